@@ -12,6 +12,7 @@
     ├── Overloaded                503 ServiceUnavailableError  a limit was reached; try again later
     ├── EngineDied                503 ServiceUnavailableError  the engine process ended
     ├── ModelUnloaded             503 ServiceUnavailableError  the model of a request is being unloaded
+    ├── ModelAsleep               503 ServiceUnavailableError  the model of a request sleeps, or was put to sleep
     ├── PluginFailed              500 InternalServerError    a plugin raised while serving one request
     │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is switched off for a while
     └── StartupError                                         the process cannot start, or a model cannot load
@@ -122,6 +123,13 @@ class ModelUnloaded(QuireError):
     type = "ServiceUnavailableError"
 
 
+class ModelAsleep(QuireError):
+    """The model of a request sleeps: it takes no requests until it is woken, or its running ones were ended."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+
+
 class PluginFailed(QuireError):
     """A plugin raised while it processed a request; other requests continue."""
 
@@ -171,6 +179,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         Overloaded,
         EngineDied,
         ModelUnloaded,
+        ModelAsleep,
         PluginFailed,
         PluginOff,
         CheckpointError,

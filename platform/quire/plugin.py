@@ -43,6 +43,7 @@ from quire.types import (
     ModelInfo,
     Plan,
     RequestSummary,
+    UsageRecord,
     background,
 )
 from quire.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
@@ -224,6 +225,7 @@ __all__ = [
     "TowerCall",
     "Unprocessable",
     "UnsupportedConstraint",
+    "UsageRecord",
     "VisionEncoder",
     "WeightsMapper",
     "classification_poolers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -130,7 +130,39 @@ def _context(options: Mapping[str, Any]) -> RouterContext:
         client_of=lambda request: "",
         formats=_no_model,
         clients=lambda request: (),
+        model_control=_NoModels(),
     )
+
+
+class _NoModels:
+    """The `ModelControl` of a server without models that loads none."""
+
+    def states(self) -> Mapping[str, str]:
+        return {}
+
+    async def load(self, name: str, model: str, settings: Mapping[str, Any] | None = None, wait: bool = True) -> object:
+        return await _no_model()
+
+    async def unload(self, name: str, force: bool = False) -> str:
+        return str(await _no_model())
+
+    async def sleep(self, model: str | None = None, level: int = 1, mode: str = "abort") -> None:
+        await _no_model()
+
+    async def wake(self, model: str | None = None, tags: Collection[str] | None = None) -> bool:
+        return bool(await _no_model())
+
+    def is_sleeping(self, model: str | None = None) -> bool:
+        return False
+
+    def alias_weights(self) -> Mapping[str, Mapping[str, float]]:
+        return {}
+
+    def set_alias(self, alias: str, model: str | None = None, models: Mapping[str, float] | None = None) -> object:
+        raise NotFound("No model is served.", "model")
+
+    def remove_alias(self, alias: str) -> None:
+        raise NotFound("There is no alias.", "alias")
 
 
 @asynccontextmanager

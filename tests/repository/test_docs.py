@@ -84,8 +84,8 @@ def test_the_readme_lists_every_command_and_no_other() -> None:
 
 
 def test_the_readme_counts_the_hooks_right() -> None:
-    assert len([name for name in vars(hookspecs) if name.startswith("quire_")]) == 26
-    assert "twenty-six hooks" in text("README.md")
+    assert len([name for name in vars(hookspecs) if name.startswith("quire_")]) == 27
+    assert "twenty-seven hooks" in text("README.md")
 
 
 def test_the_readme_asks_a_demo_model_that_there_is() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 LARGE_PAGE = 1 << 21
-MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
+MADV_DONTNEED = 4
+MADV_HUGEPAGE = 14
 MADV_POPULATE_WRITE = 23
 """Linux, include/uapi/asm-generic/mman-common.h. MADV_POPULATE_WRITE exists since Linux 5.14; older kernels refuse
 it.
@@ -42,19 +43,19 @@ def prefault(tensor: Tensor) -> None:
     _advise(tensor, SMALL_PAGE, MADV_POPULATE_WRITE)
 
 
-def release(tensor: Tensor) -> None:
-    """Give the memory of a contiguous tensor of `map_zeros`, or of numpy's zeros, back to the system.
-
-    Whole pages of the system are zeros afterwards, and get memory at the next write.
+def return_memory(tensor: Tensor) -> bool:
+    """Give the memory of a CPU tensor, which `map_zeros` or numpy's `zeros` made, back to the system; it then holds
+    zeros, and gets memory at the next write. Returns whether the system did it.
     """
-    _advise(tensor, SMALL_PAGE, MADV_DONTNEED)
+    return _advise(tensor, SMALL_PAGE, MADV_DONTNEED)
 
 
-def _advise(tensor: Tensor, unit: int, advice: int) -> None:
-    """Call madvise for the whole pages of a CPU tensor, on Linux only."""
+def _advise(tensor: Tensor, unit: int, advice: int) -> bool:
+    """Call madvise for the whole pages of a CPU tensor, on Linux only; whether it succeeded."""
     if not sys.platform.startswith("linux") or tensor.device.type != "cpu":
-        return
+        return False
     begin = -(-tensor.data_ptr() // unit) * unit
     end = (tensor.data_ptr() + tensor.numel() * tensor.element_size()) // unit * unit
-    if begin < end:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
+    if begin >= end:
+        return True
+    return bool(ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice) == 0)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.memory import prefault, release, use_large_pages
+from quire_kernels.cpu.memory import prefault, return_memory, use_large_pages
 from quire_kernels.quantized_pages import stored_elements
 from quire_models.parts.decoder import KvShape
 
@@ -87,7 +87,11 @@ class KVCache:
         ends = [page + 1 for i, page in enumerate(pages) if i + 1 == len(pages) or page + 1 != pages[i + 1]]
         for start, end in zip(starts, ends, strict=True):
             for pool in self.k + self.v:
-                release(pool[start:end])
+                return_memory(pool[start:end])
+
+    def return_memory(self) -> bool:
+        """Give the memory of all pages, which are zeros then, back to the system; whether that worked. On a CPU."""
+        return all([return_memory(pool) for pool in self.k + self.v if pool.numel()])
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy pages within the cache: (source, destination) pairs; all sources are read before any destination is

@@ -21,13 +21,14 @@ BUILT_IN: Mapping[str, tuple[str, str, str]] = {
         "show this machine, and which implementation of each operation runs and why",
     ),
     "top": ("quire.commands.top.command", "COMMAND", "show the load of a running server"),
+    "usage": ("quire.commands.usage", "COMMAND", "show what the requests of a running server used"),
     "run-batch": ("quire.commands.run_batch", "COMMAND", "process a file of requests without a server"),
     "deploy": ("quire.ray.command", "COMMAND", "run the server on a cluster of Ray"),
     "completion": ("quire.commands.completion.command", "COMMAND", "print the completion script of a shell"),
 }
 """Module, attribute and help of each built-in command; it is imported when it runs."""
 
-CLIENTS = ("chat", "complete", "top", "pull", "list", "rm", "deploy")
+CLIENTS = ("chat", "complete", "top", "usage", "pull", "list", "rm", "deploy")
 """Commands that use a running server or no model at all: plugins are not loaded, and have no flags."""
 
 WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor", "show", "completion")

@@ -51,7 +51,7 @@ def run(words: list[str], spawned: SpawnedProcess | None = None) -> int:
         print(overview(registry.all("quire_commands")))
         return 0
     command, args = _parsed(words, registry)
-    args.spawned = spawned
+    args.spawned, args.parse = spawned, lambda: parse(words)
     return command.run(args)
 
 

@@ -15,7 +15,7 @@ from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.commands.start_banner import print_banner
 from quire.engine.parallel.nodes.follow import follow
 from quire.engine.parallel.nodes.place import check_place
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError
 from quire.from_vllm.variables import unread_variables
 from quire.hooks.discovery import adds_to_bundled
 from quire.hooks.plugins_off import demos_off, plugins_off
@@ -98,6 +98,7 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
         defaults=defaults,
         on_ready=on_ready,
         spawned=args.spawned,
+        settings_file=SettingsFile(args, served),
     )
 
 
@@ -113,17 +114,43 @@ class ServedSettings:
     defaults: ModelConfig
 
 
+@dataclass(frozen=True)
+class SettingsFile:
+    """The command line of a server, whose file of --config can be read again. first: as it was at the start."""
+
+    args: argparse.Namespace
+    first: ServedSettings
+
+    @property
+    def file(self) -> str | None:
+        """The file of --config."""
+        return self.args.config
+
+    def read(self) -> ServedSettings:
+        """Read the command line, the variables and the file again. Raises ConfigError."""
+        try:
+            args = self.args.parse()
+        except SystemExit as error:  # the parser has printed the same sentence
+            raise ConfigError(getattr(error.__cause__, "message", "The settings cannot be read.")) from error
+        return _settings(args)
+
+
 def served_settings(args: argparse.Namespace) -> ServedSettings:
     """Read the arguments, and log what deserves a warning. Raises ConfigError."""
+    log.setLevel(args.log_level.upper())
+    for warning in unread_variables(os.environ):
+        log.warning("%s", warning)
+    served = _settings(args)
+    log_plugins(served.registry)
+    warn_of_open_server(served.config)
+    return served
+
+
+def _settings(args: argparse.Namespace) -> ServedSettings:
     demos = not named_models(vars(args), args.registry)
     tools = demos if args.enable_auto_tool_choice is None else args.enable_auto_tool_choice
     config = read_config(ServerConfig, {**vars(args), "enable_auto_tool_choice": tools})
-    log.setLevel(config.log_level.upper())
-    for warning in unread_variables(os.environ):
-        log.warning("%s", warning)
     lora, registry = with_adapters(args, demos)
-    log_plugins(registry)
-    warn_of_open_server(config)
     if lora and demos:
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(registry)))
     return ServedSettings(

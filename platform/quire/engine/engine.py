@@ -21,6 +21,7 @@ from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.elastic.kv_pages import kv_pages
 from quire.engine.loading.load import LoadedModel
+from quire.engine.memory.free_caches import free_caches
 from quire.engine.memory.ledger import MemoryUse
 from quire.engine.memory.prefault import prefault
 from quire.engine.memory.release import release_weights
@@ -156,10 +157,10 @@ class Engine:
             self._launch(max_tokens, max_background)
             launched = self._in_flight.popleft()
             plan, self.num_step_tokens = launched.plan, launched.plan.num_tokens
-            result = self._finish(launched)
-            deltas = self._scheduler.commit(plan, result)
-            before, self._finished_s = self._finished_s, perf_counter()
-            self._speculation.observe(plan, result, self._finished_s - max(before, launched.began_s))
+            result, began_s = self._finish(launched), max(self._finished_s, launched.began_s)
+            deltas = self._scheduler.commit(plan, result, (perf_counter() - began_s) / max(1, self.num_step_tokens))
+            self._finished_s = perf_counter()
+            self._speculation.observe(plan, result, self._finished_s - began_s)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):
@@ -244,6 +245,10 @@ class Engine:
     def reset_prefix_cache(self) -> int:
         """Drop the cached pages of ended requests. Returns the number of pages freed."""
         return self._scheduler.reset_prefix_cache()
+
+    def free_caches(self) -> bool:
+        """Free the KV cache and forget what it holds; whether the device can. For an engine without requests."""
+        return free_caches(self._runner, self._scheduler, self._preparation)
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""

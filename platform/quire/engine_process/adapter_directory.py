@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.engine_process.settings import OnAdapterLoaded
@@ -136,11 +137,12 @@ class AdapterDirectory:
         """For the next engine process: adapters that it must load, and adapters that it may load when needed."""
         return list(self._first), [info for info in self._infos.values() if info.state != "failed"]
 
-    def ready(self, infos: Sequence[AdapterInfo]) -> None:
-        """An engine process has started with these adapters."""
+    def ready(self, infos: Sequence[AdapterInfo], asleep: Collection[str] = ()) -> None:
+        """An engine process has started with these adapters. asleep: models that it has not loaded."""
         self._first.clear()
         self._unloading.clear()
-        self._infos = {info.name: info for info in infos}
+        kept = {name: info for name, info in self._infos.items() if info.model in asleep}
+        self._infos = kept | {info.name: info for info in infos}
         self._notify_waiting()
 
     def on_event(self, message: AdapterLoaded | AdapterChanged) -> None:
@@ -158,6 +160,15 @@ class AdapterDirectory:
         elif info.state == "failed" and before is not None and not settled:
             self._infos[info.name] = info
         self._notify_waiting()
+
+    def of_model(self, model: str) -> list[AdapterInfo]:
+        """The adapters of a model that are ready."""
+        return [info for info in self._infos.values() if info.model == model and info.state == "ready"]
+
+    def number_anew(self, model: str) -> None:
+        """The engine process numbers the revisions of a model's adapters anew, because it loads the model again."""
+        for info in self.of_model(model):
+            self._infos[info.name] = replace(info, revision=0)
 
     def forget_model(self, model: str) -> None:
         """Drop the adapters of a model that was unloaded."""

@@ -17,7 +17,7 @@ from quire.engine_process.pending_calls import PendingCalls
 from quire.engine_process.settings import NO_CALLBACKS, ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
 from quire.engine_process.wire.error_info import from_error_info
-from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress
+from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress, ModelSleeps
 from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     Abort,
@@ -53,7 +53,7 @@ class EngineClient:
         self.requests = InFlightRequests()
         call = self._call_when_ready
         self.adapters = AdapterDirectory(call, settings.adapters, events.on_adapter_loaded)
-        self.served = EngineModels(models, call, self.requests.fail, self.adapters.forget_model)
+        self.sleepers = self.served = EngineModels(models, call, self.requests.fail, self.adapters)
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
@@ -247,7 +247,7 @@ class EngineClient:
     def _first_message(self) -> Start:
         settings, (adapters, known) = self._settings, self.adapters.restart_state()
         return Start(
-            models=list(self.served.configs),
+            models=self.served.awake,
             added=self.served.added,
             plugins=None if settings.plugins is None else list(settings.plugins),
             options={plugin: dict(values) for plugin, values in settings.options.items()},
@@ -270,7 +270,7 @@ class EngineClient:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
             case Ready(models, adapters, failed):
-                self.adapters.ready(adapters)
+                self.adapters.ready(adapters, self.served.sleeping)
                 self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
                 self._events.on_ready()
             case ModelProgress(model, fraction):
@@ -282,8 +282,8 @@ class EngineClient:
                 self._calls.answer(call_id, message)
             case AdapterChanged():
                 self.adapters.on_event(message)
-            case ModelLoaded(call_id) | UnloadDone(call_id) | StatsReply(call_id) | AdapterListReply(call_id):
-                self._calls.answer(call_id, message)
+            case ModelLoaded() | ModelSleeps() | UnloadDone() | StatsReply() | AdapterListReply():
+                self._calls.answer(message.call_id, message)
 
     def _on_exit(self, description: str) -> None:
         error = EngineDied(f"{description} The request was lost; the models are being loaded again.")

@@ -19,6 +19,7 @@ from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 
 if TYPE_CHECKING:
+    from quire.engine.engine import Engine
     from quire.engine.kv_events.sender import EventSender
     from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
     from quire.text.tokenizer.tokenizer import Tokenizer
@@ -107,6 +108,31 @@ class EngineBuilder:
             torch.cuda.empty_cache()
         with suppress(AttributeError, OSError):  # only glibc has malloc_trim
             ctypes.CDLL(None).malloc_trim(0)
+
+    def can_free_caches(self, config: ModelConfig) -> bool:
+        """Whether the weights of a model can stay while its KV cache is freed: on a CPU, in one process."""
+        from quire.engine.loading.load import choose_device
+
+        return config.num_ranks == 1 and choose_device(config.device).type == "cpu"
+
+    def free_caches(self, config: ModelConfig, engine: Engine) -> bool:
+        """Free the KV cache of an engine without requests; False: it is not possible. Its weights stay."""
+        if not self.can_free_caches(config) or not engine.free_caches():
+            return False
+        if self._ledger is not None:
+            kept = replace(engine.memory, kv_cache=0, swap=0)
+            self._ledger.enter(engine, config.name, kept)
+        return True
+
+    def restore_caches(self, config: ModelConfig, engine: Engine) -> None:
+        """Reserve the KV cache again, which gets memory as it is written. Raises ConfigError if too little is left."""
+        from quire.engine.memory.ledger import check_fits
+        from quire.engine.memory.system_memory import free_bytes
+
+        assert self._ledger is not None, "it was made with the engine"
+        freed = replace(engine.memory, weights=0, state=0, encoder_cache=0, drafter=0)
+        check_fits(config.name, freed, self._ledger.budget(1, free_bytes()).total)
+        self._ledger.enter(engine, config.name, engine.memory)
 
     def end(self) -> None:
         """Publish the last KV events."""

@@ -1,4 +1,4 @@
-"""Loads and unloads models in the engine process while others are served.
+"""Loads and unloads models in the engine process, and puts them to sleep, while others are served.
 
 An engine is built in a thread that uses only idle cores, one at a time, and closed in another thread, because to free
 memory takes time. What follows is passed back to the loop thread.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from quire.engine_process.wire import model_changes as wire
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, ModelLoaded, ModelProgress, UnloadModel
+from quire.engine_process.wire.model_changes import LoadModel, ModelProgress, UnloadModel
 from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound
 from quire.isolation.idle_thread import compute_when_idle
@@ -55,6 +57,18 @@ class EngineBuilderProtocol(Protocol):
         """Close an engine that takes no more requests, and free its memory."""
         ...
 
+    def can_free_caches(self, config: ModelConfig) -> bool:
+        """Whether the weights of a model can stay while its KV cache is freed."""
+        ...
+
+    def free_caches(self, config: ModelConfig, engine: Any) -> bool:
+        """Free the KV cache of an engine without requests; False: it is not possible."""
+        ...
+
+    def restore_caches(self, config: ModelConfig, engine: Any) -> None:
+        """Reserve the KV cache again; raises ConfigError if too little memory is left."""
+        ...
+
     def log_memory(self) -> None:
         """Log the memory that each model has reserved."""
         ...
@@ -83,16 +97,17 @@ def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Calla
 
 @dataclass(eq=False)
 class _Load:
-    """A load in progress. ended: it is to stop. unloads: calls that wait for that."""
+    """A load in progress. ended: it is to stop. unloads: calls that wait for that. wakes: the call that wakes it."""
 
     call_id: int
     config: ModelConfig
+    wakes: wire.WakeModel | None = None
     ended: Event = field(default_factory=Event)
     unloads: list[int] = field(default_factory=list)
 
 
 class ModelMessageHandler:
-    """Loads and unloads models, and sends the answers; `handle` and `close` are for the loop thread.
+    """Changes models, and sends the answers; `handle` and `close` are for the loop thread.
 
     call_in_loop: passes a function to the loop thread. add: serves an engine; raises ConfigError if its name is taken.
     """
@@ -109,15 +124,21 @@ class ModelMessageHandler:
         self._call_in_loop, self._send, self._loop, self._add = call_in_loop, send, loop, add
         self._registry, self._builder = registry, builder
         self._loads: dict[str, _Load] = {}
+        self._asleep: dict[str, EngineProtocol] = {}  # with weights and without a KV cache
         self._loading = ThreadPoolExecutor(1, "model-loader", initializer=compute_when_idle, initargs=(0.5,))
         self._closing = ThreadPoolExecutor(1, "model-closer")
 
-    def handle(self, message: LoadModel | UnloadModel) -> None:
+    def handle(self, message: LoadModel | UnloadModel | wire.SleepModel | wire.WakeModel) -> None:
         """Begin to carry out a message; it is answered later."""
-        if isinstance(message, LoadModel):
-            self._start(message)
-        else:
-            self._unload(message)
+        match message:
+            case LoadModel():
+                self._start(_Load(message.call_id, message.config))
+            case UnloadModel():
+                self._unload(message)
+            case wire.SleepModel():
+                self._sleep(message)
+            case wire.WakeModel():
+                self._wake(message)
 
     def close(self) -> None:
         """End all loads, and wait for the threads."""
@@ -125,19 +146,21 @@ class ModelMessageHandler:
             load.ended.set()
         self._loading.shutdown(wait=True, cancel_futures=True)
         self._closing.shutdown(wait=True)
+        for engine in self._asleep.values():
+            engine.close()
 
     # --- loading -----------------------------------------------------------------------------------
 
-    def _start(self, message: LoadModel) -> None:
-        name, names = message.config.name, {message.config.name, *message.config.served_model_name}
+    def _start(self, load: _Load) -> None:
+        name, names = load.config.name, {load.config.name, *load.config.served_model_name}
         try:
             check_names(names, self._loop.engines.values())
             if name in self._loads:
                 raise ConfigError(f"The model {name!r} is being loaded already.")
         except ConfigError as error:
-            self._send(CallFailed(message.call_id, to_error_info(error)))
+            self._send(CallFailed(load.call_id, to_error_info(error)))
             return
-        load = self._loads[name] = _Load(message.call_id, message.config)
+        self._loads[name] = load
         self._loading.submit(self._build, load)
 
     def _build(self, load: _Load) -> None:
@@ -145,11 +168,12 @@ class ModelMessageHandler:
         try:
             self._check(load)
             engine = self._builder.build(load.config, self._registry, 1, self._reporter(load))
+            sleeps = load.wakes and not load.wakes.kv_cache and self._builder.free_caches(load.config, engine)
         except Exception as error:
             failure = error
             self._call_in_loop(lambda: self._failed(load, failure))
             return
-        self._call_in_loop(lambda: self._built(load, engine))
+        self._call_in_loop(lambda: self._built(load, engine, bool(sleeps)))
 
     def _reporter(self, load: _Load) -> Callable[[float], None]:
         report = progress_reporter(load.config.name, lambda made: self._call_in_loop(lambda: self._send(made)))
@@ -164,7 +188,7 @@ class ModelMessageHandler:
         if load.ended.is_set():
             raise LoadEnded(f"The model `{load.config.name}` was unloaded while it was being loaded.", "name")
 
-    def _built(self, load: _Load, engine: EngineProtocol) -> None:
+    def _built(self, load: _Load, engine: EngineProtocol, sleeps: bool) -> None:
         try:
             self._check(load)
             self._add(load.config, engine)
@@ -172,8 +196,13 @@ class ModelMessageHandler:
             failure = error
             self._close_engine(engine, lambda: self._failed(load, failure))
             return
-        del self._loads[load.config.name]
-        self._send(ModelLoaded(load.call_id, engine.info))
+        name = load.config.name
+        del self._loads[name]
+        for adapter in load.wakes.adapters if load.wakes else ():
+            engine.adapters.restore(adapter)
+        if sleeps:
+            self._loop.remove(name, partial(self._asleep.__setitem__, name))
+        self._send(wire.ModelSleeps(load.call_id, True) if sleeps else wire.ModelLoaded(load.call_id, engine.info))
 
     def _failed(self, load: _Load, error: Exception) -> None:
         name = load.config.name
@@ -193,6 +222,8 @@ class ModelMessageHandler:
         if load := self._loads.get(name):
             load.unloads.append(message.call_id)
             load.ended.set()
+        elif name in self._asleep:
+            self._removed(message, self._asleep.pop(name))
         elif name in self._loop.engines:
             self._loop.remove(name, lambda engine: self._removed(message, engine))
         else:
@@ -205,6 +236,55 @@ class ModelMessageHandler:
             self._send(UnloadDone(message.call_id))
 
         self._close_engine(engine, done)
+
+    # --- sleeping ----------------------------------------------------------------------------------
+
+    def _sleep(self, message: wire.SleepModel) -> None:
+        name = message.config.name
+        if name in self._loop.engines:
+            self._loop.remove(name, lambda engine: self._put_to_sleep(message, engine))
+        elif name in self._asleep and not message.keep_weights:
+            self._close_engine(self._asleep.pop(name), lambda: self._answer_asleep(message))
+        else:
+            self._answer_asleep(message)
+
+    def _put_to_sleep(self, message: wire.SleepModel, engine: EngineProtocol) -> None:
+        """Free memory of an engine that the step loop has no more."""
+
+        def freed(freeing: Future[bool]) -> None:
+            if freeing.exception() is None and freeing.result():
+                self._asleep[message.config.name] = engine
+                self._answer_asleep(message)
+            else:
+                self._close_engine(engine, lambda: self._answer_asleep(message))
+
+        if message.keep_weights:
+            freeing = self._closing.submit(self._builder.free_caches, message.config, engine)
+            freeing.add_done_callback(lambda done: self._call_in_loop(lambda: freed(done)))
+        else:
+            self._close_engine(engine, lambda: self._answer_asleep(message))
+
+    def _answer_asleep(self, message: wire.SleepModel | wire.WakeModel) -> None:
+        has_weights = message.config.name in self._asleep
+        log.info("%s sleeps, %s", message.config.name, "with its weights" if has_weights else "without weights")
+        self._send(wire.ModelSleeps(message.call_id, has_weights))
+
+    def _wake(self, message: wire.WakeModel) -> None:
+        config = message.config
+        engine = self._asleep.get(config.name)
+        if not message.kv_cache and (engine is not None or not self._builder.can_free_caches(config)):
+            self._answer_asleep(message)  # it has its weights, or they come with its KV cache
+        elif engine is None:
+            self._start(_Load(message.call_id, config, message))
+        else:
+            try:
+                self._builder.restore_caches(config, engine)
+            except ConfigError as error:
+                self._send(CallFailed(message.call_id, to_error_info(error)))
+                return
+            self._loop.add(self._asleep.pop(config.name), config.max_num_batched_tokens)
+            log.info("%s is awake", config.name)
+            self._send(wire.ModelLoaded(message.call_id, engine.info))
 
     def _close_engine(self, engine: EngineProtocol, then: Callable[[], None]) -> None:
         """Close an engine in a thread, and call `then` in the loop thread."""

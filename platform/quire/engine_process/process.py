@@ -33,7 +33,7 @@ from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, UnloadModel
+from quire.engine_process.wire.model_changes import LoadModel, SleepModel, UnloadModel, WakeModel
 from quire.engine_process.wire.protocol import (
     Abort,
     EngineFailed,
@@ -165,7 +165,7 @@ class EngineProcess:
                 self._send(self._answer(item))
             case LoadAdapter() | RegisterAdapter() | UnloadAdapter() | ListAdapters():
                 self._adapters.handle(item)
-            case LoadModel() | UnloadModel():
+            case LoadModel() | UnloadModel() | SleepModel() | WakeModel():
                 self._models.handle(item)
             case MalformedRequest():
                 self._send(RequestRejected(item.request_id, item.error))

@@ -105,7 +105,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "code_revision": _only("code of a checkpoint is that of --revision", None),
     "quantization_param_path": _only("scales of the KV cache are computed as it is written", None),
     "model_loader_extra_config": _only("see --load-format", None, {}),
-    "enable_sleep_mode": _only("end the process to free its memory", False),
+    "enable_sleep_mode": _switch("every model can sleep: POST /sleep and /wake_up, or LLM.sleep and LLM.wake_up"),
     "mm_processor_kwargs": _only("plugins have options for this (platform serve --help)", None, {}),
     "mm_processor_cache_gb": _only("--encoder-cache-bytes bounds what is kept of media", 0),
     "disable_mm_preprocessor_cache": _switch("--encoder-cache-bytes bounds what is kept of media"),

@@ -13,7 +13,7 @@ by name, as in `records.Context`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ from quire.records import (
 )
 
 if TYPE_CHECKING:
-    from quire.types import ModelInfo, RequestSummary
+    from quire.types import ModelInfo, RequestSummary, UsageRecord
 
 PROJECT = "quire"
 """Name of the pluggy project and of the entry-point group."""
@@ -199,3 +199,8 @@ def quire_engine_stopping(info: ModelInfo, options: Mapping[str, Any]) -> None:
 @hookspec
 def quire_request_finished(summary: RequestSummary, options: Mapping[str, Any]) -> None:
     """A request ended, for any reason."""
+
+
+@hookspec
+def quire_usage_recorded(records: Sequence[UsageRecord], options: Mapping[str, Any]) -> None:
+    """Requests ended and were accounted for: what each of them used."""

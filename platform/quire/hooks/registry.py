@@ -68,6 +68,7 @@ def load(
         engine_started=_notify_hook(manager, counter, "quire_engine_started", "info"),
         engine_stopping=_notify_hook(manager, counter, "quire_engine_stopping", "info"),
         request_finished=_notify_hook(manager, counter, "quire_request_finished", "summary"),
+        usage_recorded=_notify_hook(manager, counter, "quire_usage_recorded", "records"),
         counter=counter,
     )
     return with_options(registry, options or {})
@@ -100,6 +101,7 @@ def _rebound(registry: Registry, **changes: Any) -> Registry:
         engine_started=rebound(registry.engine_started),
         engine_stopping=rebound(registry.engine_stopping),
         request_finished=rebound(registry.request_finished),
+        usage_recorded=rebound(registry.usage_recorded),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire.errors import BadRequest
 from quire.llm.arguments import as_prompts
+from quire.llm.changes import ChangingLLM
 from quire.llm.chat import ChatPrompts
 from quire.llm.parts import LLMParts, open_llm
 from quire.llm.pooling import OfflinePooling
@@ -46,7 +47,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Pooling: TypeAlias = PoolingParams | Sequence[PoolingParams] | None
 
 
-class LLM:
+class LLM(ChangingLLM):
     """A loaded model, used by one thread at a time.
 
     model: a folder, a hub id, the name of a plugin's demo model, or the parts of a model that is loaded already; then
@@ -55,7 +56,7 @@ class LLM:
     max_num_seqs, tokenizer, revision, …
 
     Raises TypeError for an unknown argument, and a `StartupError` when the model cannot be loaded. Use it as a context
-    manager, or call `close`, to free the device.
+    manager, or call `close`, to free the device. `sleep`, `wake_up`, `load` and `unload` are in `ChangingLLM`.
     """
 
     def __init__(
@@ -67,6 +68,8 @@ class LLM:
         plugin_options: Mapping[str, Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
+        opening = {"plugins": plugins, "enable_lora": enable_lora, "plugin_options": plugin_options}
+        super().__init__({**opening, **settings})
         if isinstance(model, LLMParts):
             parts = model
         else:
@@ -76,7 +79,6 @@ class LLM:
         self.info: ModelInfo = parts.engine.info
         self._template_pool = TemplatePool()
         self._media_loader = MediaLoader(parts.limits)
-        self._closed = False
         try:
             media = MultimodalProcessor(registry, self.info, self._tokenizer, self._media_loader)
             self.requests = OfflineRequests(parts, media)
@@ -254,7 +256,7 @@ class LLM:
         task = SpeechTask(language=language, translate=translate, timestamps=timestamps, previous=prompt)
         return self._transcription.transcribe(audio, task, sampling_params, **options)
 
-    # --- information and shutdown ------------------------------------------------------------------
+    # --- information -----------------------------------------------------------------------------
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -284,17 +286,3 @@ class LLM:
         """Remove the pages of finished requests from the prefix cache."""
         self._engine.reset_prefix_cache()
         return True
-
-    def close(self) -> None:
-        """Free the device and end the worker processes. Later calls fail, except that `close` may be called again."""
-        if not self._closed:
-            self._closed = True
-            self._template_pool.close()
-            self._media_loader.close()
-            self._parts.close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()

@@ -126,6 +126,16 @@ class OfflineRunner:
         self._order = [request_id for request_id in self._order if request_id not in returned]
         return outputs
 
+    def complete(self) -> None:
+        """Step until all requests are done; `finish` then returns their outputs."""
+        progress = ProgressBar(0, False, "")
+        while not all(collector.done for collector in self._collectors.values()):
+            self._step(progress)
+
+    def use_engine(self, engine: OfflineEngine) -> None:
+        """Go on with another engine, which has none of the requests that are not done."""
+        self._engine = engine
+
     def advance(self) -> list[tuple[str, Any]]:
         """Compute one step; returns (id, output so far or error) of each request that the step advanced.
 

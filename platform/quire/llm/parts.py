@@ -6,8 +6,9 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quire import hub
@@ -34,7 +35,8 @@ class LLMParts:
     """A loaded model.
 
     engine: `quire.engine.engine.Engine` or an object with its interface. limits: None = the default limits.
-    task: the task it was loaded for (`ModelConfig.task`).
+    task: the task it was loaded for (`ModelConfig.task`). rebuild: loads the engine again; None: it cannot be.
+    has_one_rank: whether only this process computes it.
     """
 
     engine: Any
@@ -44,6 +46,13 @@ class LLMParts:
     download_dir: str | None = None
     limits: MediaLimits | None = None
     task: str = "auto"
+    rebuild: Callable[[], Any] | None = None
+    has_one_rank: bool = True
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the model is computed on a CPU."""
+        return bool(self.engine.info.device == "cpu")
 
     def close(self) -> None:
         """Close the engine, which the end of the program need not do any more."""
@@ -83,8 +92,9 @@ def open_llm(
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.from_config(config, found)
+    rebuild = partial(build_engine, config, found, tokenizer=lambda: tokenizer)
     try:
-        engine = build_engine(config, found, tokenizer=lambda: tokenizer)
+        engine = rebuild()
     except UnknownArchitecture as error:
         raise with_advice(error, found) from error
     if place is not None:
@@ -97,4 +107,6 @@ def open_llm(
         download_dir=config.download_dir,
         limits=limits,
         task=config.task,
+        rebuild=rebuild,
+        has_one_rank=config.num_ranks == 1,
     )

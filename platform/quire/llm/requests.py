@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
-from quire.errors import BadRequest
+from quire.errors import BadRequest, ModelAsleep
 from quire.hooks.adapter_resolver import check_name
 from quire.llm.arguments import as_adapters, broadcast
 from quire.llm.offline_runner import OfflineRunner, ProgressBar
@@ -35,6 +35,13 @@ class OfflineRequests:
         self._adapter_paths: dict[str, str] = {}
         self._load_lock = Lock()
         self.runner = OfflineRunner(model.engine, model.tokenizer, self._info.eos_ids)
+        self.is_asleep = False
+
+    def use_engine(self, engine: Any) -> None:
+        """Go on with another engine of the same model, which has none of the adapters."""
+        self._engine = engine
+        self._adapter_paths.clear()
+        self.runner.use_engine(engine)
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -78,6 +85,8 @@ class OfflineRequests:
 
         ids: ids of the requests, None = numbers. `max_tokens` is limited to what fits into the context.
         """
+        if self.is_asleep:
+            raise ModelAsleep("The model sleeps; `wake_up` restores it.")
         count = len(prompts)
         name = "pooling_params" if isinstance(params, PoolingParams) else "sampling_params"
         kinds = (SamplingParams, BeamSearchParams, PoolingParams)

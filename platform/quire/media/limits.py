@@ -110,11 +110,14 @@ class Budget:
 
 
 class DecodingTime:
-    """The time left to decode the media of one prompt. Used by one thread at a time. now: a clock in seconds."""
+    """The time left to decode the media of one prompt. Used by one thread at a time. now: a clock in seconds.
+
+    audio_s: seconds of the audio that was decoded.
+    """
 
     def __init__(self, limit_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._limit_s, self._now = limit_s, now
-        self._spent_s = 0.0
+        self._spent_s = self.audio_s = 0.0
 
     @property
     def remaining_s(self) -> float:

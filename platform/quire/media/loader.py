@@ -115,7 +115,9 @@ class MediaLoader:
         if isinstance(item, MediaBytes):
             limits = replace(self._limits, timeout_s=min(self._limits.timeout_s, item.time.remaining_s))
             with item.time.measure():
-                return self._decode_item(modality, item, limits)
+                decoded = self._decode_item(modality, item, limits)
+            item.time.audio_s += decoded.duration_s if modality == "audio" else 0.0
+            return decoded
         if modality == "image":
             return images.as_image(item, self._limits.max_image_pixels)
         return audio.as_audio(item, self._limits) if modality == "audio" else video.as_video(item, self._limits)

@@ -103,6 +103,7 @@ class Registry:
     engine_started: Callable[[Any], None] = lambda _: None
     engine_stopping: Callable[[Any], None] = lambda _: None
     request_finished: Callable[[Any], None] = lambda _: None
+    usage_recorded: Callable[[Any], None] = lambda _: None
     counter: PluginCallCounts | None = None
     put_kv_event: Callable[[str, KvEvent], bool] | None = None
 

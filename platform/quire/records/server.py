@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quire.params.sampling import SamplingParams
     from quire.types import ClientUsage, EngineStats, ModelInfo
     from quire.types.adapter_info import AdapterInfo
+    from quire.types.model_control import ModelControl
 
 B = TypeVar("B", bound="BaseModel")
 
@@ -232,8 +233,8 @@ class RouterContext:
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
     form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of
     its API key if the server has keys, else its address. formats: finds how a model writes conversations. clients: what
-    each client has used, the latest first, as far as the sender of a request may see it: with an admin key if the
-    server has any, else with a key, and on a server without keys from its own machine; others see their own use.
+    each client has used, the latest first, as far as the sender of a request may see it: all with an admin key, or a
+    key, or from this machine if there are none. model_control: loads, unloads, names, puts to sleep and wakes models.
     """
 
     options: Mapping[str, Any]
@@ -251,6 +252,7 @@ class RouterContext:
     client_of: Callable[[HttpRequest], str]
     formats: FindFormats
     clients: Callable[[HttpRequest], Sequence[ClientUsage]]
+    model_control: ModelControl
 
 
 @dataclass(frozen=True)

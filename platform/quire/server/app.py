@@ -21,8 +21,14 @@ from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
 from quire.records import Registry, Router
+from quire.server.accounting import routes as accounting_routes
+from quire.server.accounting.build import build_accounting
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
+from quire.server.changes import routes as change_routes
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload, SettingsSource
+from quire.server.changes.uses import MODEL_HEADER, MODEL_USE, ModelUse
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
 from quire.server.http.body import Bodies
@@ -44,16 +50,8 @@ from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
 from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
+from quire.server.request_bodies import BODIES
 from quire.server.routers.context import router_context
-from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
-from quire.server.schemas.requests import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    GenerateRequest,
-    TokenizeRequest,
-)
 from quire.server.service.adapters import AdapterService, describe_roots
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
@@ -70,24 +68,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
+EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata", MODEL_HEADER)
 """Response headers that scripts of other origins may read."""
 
 ROUTERS = "quire_routers"
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
-BODIES = (
-    CompletionRequest,
-    ChatRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    GenerateRequest,
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-    LoadModelRequest,
-    UnloadModelRequest,
-    *pooling_routes.POOLING_BODIES,
-    *speech_routes.SPEECH_BODIES,
-)
 
 
 class _App(FastAPI):
@@ -96,6 +81,9 @@ class _App(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP exchange, or the lifespan."""
         scope[RAW_SEND] = send
+        use = ModelUse(self.state.service.models.uses)
+        if scope["type"] == "http":
+            scope[MODEL_USE], send = use, use.watch(send)
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
@@ -103,6 +91,8 @@ class _App(FastAPI):
                 raise
             with suppress(RuntimeError):  # a response that has begun cannot be replaced
                 await error_response(EngineDied(UNFINISHED))(scope, receive, send)
+        finally:
+            use.end()
 
 
 def build_service(
@@ -113,21 +103,26 @@ def build_service(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
-    served_models = ModelDirectory(models)
+    served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
         log.info("requests may load adapters from %s", describe_roots(config))
     pools = WorkerPools()
     throughput = None if config.disable_log_stats else ThroughputLog()
-    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing)
+    accounting = build_accounting(config, registry)
+    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing, usage=accounting.ledger)
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
+    loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
+    control = RunningModels(served_models, loads, new_models, client.sleepers, adapters.has)
+    control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,
         client=client,
@@ -137,9 +132,12 @@ def build_service(
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=telemetry,
+        accounting=accounting,
         inflight=ActiveJobs(),
         adapters=adapters,
-        model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
+        model_loads=loads,
+        control=control,
+        reload=Reload(settings, served_models, loads, new_models, control),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
     )
@@ -153,13 +151,14 @@ def build_app(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
-    defaults: settings of models that are loaded later; frontends: loads their front ends. Raises PluginError if a
-    router of a plugin clashes with an existing route.
+    defaults: settings of models that are loaded later; frontends: loads their front ends. settings: where they can be
+    read again. Raises PluginError if a router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models, tracing, defaults, frontends)
+    service = build_service(client, config, registry, models, tracing, defaults, frontends, settings)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -241,10 +240,10 @@ def _checked_open_paths(record: Router, router: APIRouter, plugin: str) -> tuple
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (openai_routes.router, pooling_routes.router, speech_routes.router, routes_adapters.router)
-    yield from (routes_models.router, routes_text.router)
+    yield from (routes_models.router, change_routes.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
-    yield from (native.router, routes_admin.router, routes_health.router)
+    yield from (native.router, routes_admin.router, routes_health.router, accounting_routes.router)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:

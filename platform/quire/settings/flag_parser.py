@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import configargparse
 
+from quire.errors import ConfigError
 from quire.settings.near_names import near_name
 from quire.settings.yaml_file import YamlFile
 
@@ -80,8 +81,9 @@ class FlagParser(configargparse.ArgumentParser):  # type: ignore[misc]
         origin = self._origin_of(message)
         message = message.removeprefix("argument ").rstrip(".")
         stop = "" if message.endswith("?") else "."
-        print(f"platform: error: {origin}{message}{stop} See `{self.prog} --help`.", file=sys.stderr)
-        raise SystemExit(2)
+        sentence = f"{origin}{message}{stop}"
+        print(f"platform: error: {sentence} See `{self.prog} --help`.", file=sys.stderr)
+        raise SystemExit(2) from ConfigError(sentence)
 
     @property
     def _file(self) -> YamlFile:

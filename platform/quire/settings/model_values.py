@@ -20,6 +20,9 @@ from quire.settings.near_names import near_name
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
 _Config = TypeVar("_Config")
 
+OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template")
+"""Settings that name one model or its files, and therefore do not apply to models that are loaded later."""
+
 
 def flag(name: str) -> str:
     """The flag of a setting: `max_model_len` → `--max-model-len`. A flag, such as `-dp`, is kept."""

@@ -36,6 +36,11 @@ class ServerConfig:
     admin_api_key: tuple[str, ...] = setting(
         "API keys for routes that change the server, such as loading adapters; other keys are refused there.", ()
     )
+    model_aliases: Mapping[str, Any] = setting(
+        "Further names of models that can be changed while the server runs: from each alias to a model, or to a list "
+        "of models with a `weight` each, in whose proportion they get the requests.",
+        {},
+    )
     metrics_require_key: bool = setting("Require an API key for /metrics too.", False)
     prefix_cache_scope: str = setting(
         "Which requests share the prefix cache: those of all clients (server), or only those with the same API key or "
@@ -103,6 +108,19 @@ class ServerConfig:
         "Enable GET /tokenizer_info, which returns the chat template and the special tokens.", True
     )
     metrics_prefix: str = setting("Prefix of metric names; use vllm: for dashboards made for vLLM.", "quire:")
+    metrics_max_tenants: int = setting(
+        "Number of tenants with metrics of usage of their own; further ones are counted as other.", 20
+    )
+    usage_db: str | None = setting(
+        "SQLite file in which the usage of ended requests and the audit log are stored (default: none)."
+    )
+    usage_days: int = setting("Days for which usage is stored by request; older usage is summed by day.", 30)
+    usage_max_rows: int = setting(
+        "Maximum number of requests in --usage-db; beyond it the oldest are summed.", 1_000_000
+    )
+    audit_log: str | None = setting(
+        "File to which an object of JSON is appended for each change of the server, beside the log (default: none)."
+    )
     disable_access_log: bool = setting("Do not log each request.", False, also=("disable_uvicorn_access_log",))
     disable_log_stats: bool = setting("Do not log the throughput of each model every ten seconds.", False)
     log_level: str = setting(
@@ -214,20 +232,15 @@ class ServerConfig:
             raise ConfigError(
                 f"--max-pooling-inputs must be at most {MAX_POOLING_INPUTS}; got {self.max_pooling_inputs}."
             )
-        if self.max_connections_per_address < 0:
-            raise ConfigError(
-                f"--max-connections-per-address must be at least 0; got {self.max_connections_per_address}."
-            )
-        check_positive(self, "engine_timeout_s")
+        for name in ("max_connections_per_address", "max_restarts", "plugin_max_faults", "metrics_max_tenants"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {value}.")
+        check_positive(self, "engine_timeout_s", "usage_days", "usage_max_rows")
         if not 0 <= self.shutdown_timeout_s < float("inf"):
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
         if self.metrics_require_key and not self.api_key:
             raise ConfigError("--metrics-require-key needs --api-key.")
-        if self.max_restarts < 0:
-            raise ConfigError(f"--max-restarts must be at least 0; got {self.max_restarts}.")
         check_positive(self, "gate_timeout_s", "gate_threads")
-        if self.plugin_max_faults < 0:
-            raise ConfigError(f"--plugin-max-faults must be at least 0; got {self.plugin_max_faults}.")
         if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(
                 f"--metrics-prefix may contain letters, digits, _ and :, no digit first; got {self.metrics_prefix!r}."

@@ -9,6 +9,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *(
             "model",
             "served_model_name",
+            "model_aliases",
             "tokenizer",
             "tokenizer_mode",
             "revision",
@@ -38,6 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "logging and usage": (
         *("log_level", "log_format", "disable_access_log", "disable_log_stats", "otlp_traces_endpoint"),
+        *("usage_db", "usage_days", "usage_max_rows", "audit_log", "metrics_max_tenants"),
         "stream_interval",
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),

@@ -34,6 +34,7 @@ from quire.types.step import (
     StepResult,
     TokenLogprobs,
 )
+from quire.types.usage import ComputeCost, MediaUse, UsageRecord
 
 __all__ = [
     "Params",
@@ -66,4 +67,7 @@ __all__ = [
     "EncoderInputInfo",
     "AdapterInfo",
     "AdapterStats",
+    "ComputeCost",
+    "MediaUse",
+    "UsageRecord",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.types.usage import NO_MEDIA, MediaUse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ class Prompt:
 
     token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0. num_virtual: so many
     of the first token_ids stand for virtual tokens. num_given: so many are not computed, because the adapter brings
-    their keys and values.
+    their keys and values. media_use: for accounts.
     """
 
     token_ids: tuple[int, ...]
@@ -71,6 +72,7 @@ class Prompt:
     token_types: tuple[int, ...] = ()
     num_virtual: int = 0
     num_given: int = 0
+    media_use: MediaUse = NO_MEDIA
 
     @property
     def size(self) -> str:
@@ -125,7 +127,7 @@ class Request:
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
     share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
-    those in the background (see `BACKGROUND`).
+    those in the background (see `BACKGROUND`). endpoint: path of the route that it came by, for accounts.
     """
 
     id: str
@@ -135,3 +137,4 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    endpoint: str = ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from quire.errors import WireError
 from quire.params.pooling import PoolingResult
 from quire.types.request import Media, Params, WeightedAdapter
+from quire.types.usage import ComputeCost
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,8 +187,8 @@ class SeqDelta:
 
     index: number of the sequence within the request (0 … n−1). The first delta of a request has `num_cached_tokens`,
     `queue_s` (seconds from arrival to the first step) and, if requested, `prompt_logprobs` (entry 0 is None).
-    error: the serialized error. A beam arrives as one final delta with `cumulative_logprob`, a pooled prompt as one
-    with `pooled`.
+    cost: of the whole request so far. error: the serialized error. A beam arrives as one final delta with
+    `cumulative_logprob`, a pooled prompt as one with `pooled`.
     """
 
     request_id: str
@@ -202,3 +203,4 @@ class SeqDelta:
     error: WireError | None = None
     queue_s: float | None = None
     pooled: PoolingResult | None = None
+    cost: ComputeCost | None = None

@@ -9,7 +9,16 @@ from client_rig import collect, config, drain, request, tokens
 from delta_streams import deltas_of
 from fake_engine_process import DIES, NEVER_ENDS, REFUSED
 
-from quire.errors import BadRequest, CheckpointError, ConfigError, EngineDied, ModelUnloaded, NotFound, Overloaded
+from quire.errors import (
+    BadRequest,
+    CheckpointError,
+    ConfigError,
+    EngineDied,
+    ModelAsleep,
+    ModelUnloaded,
+    NotFound,
+    Overloaded,
+)
 from quire.params.sampling import SamplingParams
 from quire.types import Prompt, Request
 
@@ -189,3 +198,17 @@ async def test_closing_lets_requests_end_and_takes_no_more(start):
     assert [len(deltas) for deltas in await asyncio.gather(*running)] == [50, 50]
     await closing
     assert [replica.state for replica in client.replicas] == ["closed", "closed"]
+
+
+async def test_a_model_sleeps_and_wakes_on_all_replicas(start):
+    client = await start()
+    await client.sleepers.sleep("a", level=2)
+    assert client.sleepers.sleep_of("a").level == 2
+    with pytest.raises(ModelAsleep):
+        await collect(client, "a", "r")
+    for call in (client.sleepers.sleep, client.sleepers.wake):
+        with pytest.raises(NotFound):
+            await call("z")
+    await client.sleepers.wake("a")
+    assert client.sleepers.sleep_of("a") is None
+    assert tokens(await collect(client, "a", "s", max_tokens=1)) == [1]

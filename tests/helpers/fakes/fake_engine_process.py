@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 from quire.engine_process import process
-from quire.errors import BadRequest, CheckpointError, NotFound
+from quire.errors import BadRequest, CheckpointError, ConfigError, NotFound
 from quire.types import EngineStats, ModelInfo, SeqDelta
 from quire.types.adapter_info import AdapterInfo
 
@@ -187,6 +187,18 @@ class FakeBuilder:
 
     def close(self, engine):
         engine.close()
+
+    def can_free_caches(self, config):
+        return "gpu" not in config.model
+
+    def free_caches(self, config, engine):
+        engine.has_caches = not self.can_free_caches(config)
+        return not engine.has_caches
+
+    def restore_caches(self, config, engine):
+        if "crowded" in config.model:
+            raise ConfigError("There is too little memory.")
+        engine.has_caches = True
 
     def end(self):
         pass

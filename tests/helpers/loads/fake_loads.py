@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from quire.engine_process.engine_models import SLEEP_TAGS, Sleep
 from quire.errors import BadRequest, CheckpointError, NotFound
 from quire.types import ModelInfo
 from quire_testing.tiny import END_ID, VOCAB_SIZE
@@ -28,6 +29,27 @@ def info(name="tiny", **changes):
     return replace(given, **changes)
 
 
+class PretendSleepers:
+    """Models that sleep and wake at once. calls: what came. refusal: raised by the next wake."""
+
+    def __init__(self):
+        self.sleeping, self.calls, self.refusal = {}, [], None
+
+    def sleep_of(self, name):
+        return self.sleeping.get(name)
+
+    async def sleep(self, model, level=1, abort=True):
+        self.calls.append((model, level, abort))
+        self.sleeping[model] = Sleep(level, has_weights=level == 1)
+
+    async def wake(self, model, tags=SLEEP_TAGS):
+        self.calls.append((model, tags))
+        if self.refusal is not None:
+            raise self.refusal
+        if (sleep := self.sleeping.pop(model, None)) is not None and (left := sleep.tags - {*tags}):
+            self.sleeping[model] = replace(sleep, tags=left)
+
+
 class PretendLoads:
     """Loads and unloads at once. loading, configs, unloaded: what came. drain: unloads wait for it."""
 
@@ -35,6 +57,7 @@ class PretendLoads:
         self.loading, self.configs, self.unloaded = {}, {}, []
         self.drain = asyncio.Event()
         self.drain.set()
+        self.sleepers = PretendSleepers()
 
     def load_progress(self, model):
         return 0.25 if model in self.loading else 0.0

@@ -7,7 +7,7 @@ import pytest
 from fake_client import PretendClient, classifier, embedder, http, info, pretend_app
 from pydantic import ValidationError
 
-from quire.server.app import BODIES
+from quire.server.request_bodies import BODIES
 from quire.server.schemas.requests import TokenizeRequest
 from quire.types.request_model import RequestModel
 
@@ -41,6 +41,7 @@ SAMPLES = {
     "function": {"name": "f"},
     "content": [{"type": "text", "text": "a"}],
     "model": "a",
+    "alias": "a",
 }
 
 

@@ -15,6 +15,7 @@ from quire.errors import EngineDied, QuireError
 from quire.plugin import AnswerDelta, RequestModel, Router, RouterContext, json_body
 from quire.records import Registry
 from quire.settings.server_config import ServerConfig
+from quire_testing import byte_tokenizer
 
 
 class Ask(RequestModel):
@@ -51,6 +52,22 @@ def build(context: RouterContext) -> APIRouter:
                 yield part.text.encode()
 
         return await context.stream(request, pieces(), lambda error: f"<{error.status}>".encode(), "text/plain")
+
+    @router.post("/models")
+    async def change(request: Request) -> JSONResponse:
+        """Make all changes that a plugin may make, and say what there is after each."""
+        models, folder = context.model_control, (await request.json())["folder"]
+        await models.load("late", folder)
+        states = [models.states()]
+        await models.sleep("late", level=2)
+        states.append({**models.states(), "asleep": str(models.is_sleeping("late"))})
+        assert await models.wake("late")
+        models.set_alias("chat", models={"tiny": 1, "late": 3})
+        names = models.alias_weights()
+        models.remove_alias("chat")
+        await models.unload("late")
+        states.append(models.states())
+        return JSONResponse([states, names])
 
     @router.post("/call")
     async def call(request: Request) -> Response:
@@ -147,3 +164,20 @@ async def test_errors_at_the_paths_of_a_router_have_its_shape(registry: Registry
         assert (await client.post("/ask/stream", json={"words": 3})).json() == {"oops": 400}
         assert (await client.get("/ask/stream")).json() == {"oops": 405}
         assert (await client.post("/v1/completions", json={})).json()["error"]["code"] == 400
+
+
+async def test_a_plugin_changes_models(tmp_path: Path) -> None:
+    byte_tokenizer(tmp_path / "late")
+    registry = Registry(
+        records={"quire_routers": {"ask": Router("ask", build)}}, origin={("quire_routers", "ask"): "p"}
+    )
+    async with http(pretend_app(tmp_path, PretendClient(), registry=registry)) as client:
+        answer = await client.post("/ask/models", json={"folder": str(tmp_path / "late")})
+    assert answer.status_code == 200, answer.text
+    states, names = answer.json()
+    assert states == [
+        {"late": "ready", "tiny": "ready"},
+        {"late": "sleeping", "tiny": "ready", "asleep": "True"},
+        {"tiny": "ready"},
+    ]
+    assert names == {"chat": {"tiny": 1, "late": 3}}

@@ -12,6 +12,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from quire.settings.server_config import ServerConfig
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 EXAMPLES, OF_ANOTHER_PATH = 12, 4
@@ -50,11 +52,20 @@ OPERATIONS = [
     "GET /load",
     "GET /metrics",
     "GET /plugins",
+    "GET /v1/usage",
+    "GET /v1/audit",
     "GET /v1/adapters",
     "POST /v1/load_lora_adapter",
     "POST /v1/unload_lora_adapter",
     "POST /v1/load_model",
     "POST /v1/unload_model",
+    "POST /sleep",
+    "POST /wake_up",
+    "GET /is_sleeping",
+    "GET /v1/model_aliases",
+    "POST /v1/model_aliases",
+    "DELETE /v1/model_aliases",
+    "POST /v1/reload",
 ]
 WITH_BODY = (
     "POST /v1/completions",
@@ -68,6 +79,7 @@ WITH_BODY = (
     "POST /v1/unload_lora_adapter",
     "POST /v1/load_model",
     "POST /v1/unload_model",
+    "POST /v1/model_aliases",
 )
 
 
@@ -79,9 +91,12 @@ def operations(tmp_path_factory):
         dimensions=(),
         labels=("no", "yes"),
     )
-    app = pretend_app(tmp_path_factory.mktemp("tokenizer"), PretendClient(able, ends_after=20))
+    folder = tmp_path_factory.mktemp("tokenizer")
+    config = ServerConfig(usage_db=str(folder / "usage.sqlite"))
+    app = pretend_app(folder, PretendClient(able, ends_after=20), config)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    return {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
+    yield {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
+    app.state.service.accounting.ledger.close(10)
 
 
 def test_every_operation_is_tried(operations):

@@ -75,6 +75,7 @@ async def test_pictures_take_their_places_in_the_prompt(app_of, template):
     ids += [256, 259] if template is CHAT_TEMPLATE else [259]
     assert list(prompt.token_ids) == ids
     assert [medium.start for medium in prompt.media] == [1, 6 + 2 * len(between)]
+    assert prompt.media_use == (2, len(png("red")) + len(png("blue")), 0.0)
     for medium, colour in zip(prompt.media, ([1, 0, 0], [0, 0, 1]), strict=True):
         assert torch.equal(medium.tensors["patches"], torch.tensor([colour] * NUM_PATCHES, dtype=torch.float32))
     assert answer.json()["usage"]["prompt_tokens"] == len(ids)

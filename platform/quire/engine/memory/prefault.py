@@ -38,6 +38,6 @@ def prefault(
         return next(blocks) % CHECK_EVERY != 0 or free_bytes() > keep_free
 
     if elastic is None:
-        runner.prefault(go_on)
+        runner.kv.prefault(go_on)
     else:
         elastic.memory.prefault(go_on, lambda: elastic.pool.num_pages)

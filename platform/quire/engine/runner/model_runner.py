@@ -76,7 +76,7 @@ class ModelRunner:
         self._batch_invariant, self._tap, self._acceptance = batch_invariant, tap, acceptance
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
         self.kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
-        self._host_kv = KVCache.allocate(
+        self.host_kv = KVCache.allocate(
             shapes, sizes.num_host_pages, sizes.page_size, dtype, "cpu", pin_memory=device.type == "cuda"
         )
         axes, bidirectional = loaded.decoder.position_axes, loaded.decoder.bidirectional_media
@@ -87,10 +87,6 @@ class ModelRunner:
         has_lm_head, heads = loaded.decoder.has_lm_head, self._executor.heads
         self._head: Callable[..., Tensor] = heads.logits if has_lm_head else no_logits
         self._argmax: Callable[..., list[int]] | None = heads.argmax if has_lm_head else None
-
-    def prefault(self, go_on: Callable[[], bool]) -> None:
-        """Allocate the memory of the KV cache from the system, in another thread; see `KVCache.prefault`."""
-        self.kv.prefault(go_on)
 
     def reset(self) -> None:
         """Drop every sequence. The contents of pages stay."""
@@ -170,8 +166,8 @@ class ModelRunner:
             self._poolers.end(seq_id)
             self._adapters.end(seq_id)
         if plan.swaps_out or plan.swaps_in or plan.copies:
-            KVCache.swap(self.kv, self._host_kv, plan.swaps_out)
-            KVCache.swap(self._host_kv, self.kv, plan.swaps_in)
+            KVCache.swap(self.kv, self.host_kv, plan.swaps_out)
+            KVCache.swap(self.host_kv, self.kv, plan.swaps_in)
             self.kv.copy(plan.copies)
         if self._state is not None and plan.state is not None:
             self._state.before(plan.state)

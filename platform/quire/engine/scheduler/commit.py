@@ -23,7 +23,7 @@ class Committer:
         self._state = state
         self._beam_search = BeamSearch(state)
 
-    def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
+    def commit(self, plan: Plan, result: StepResult, token_s: float) -> list[SeqDelta]:
         """Apply one step. Chunks of sequences that were aborted since `plan` are skipped."""
         state = self._state
         deltas: list[SeqDelta] = []
@@ -39,6 +39,7 @@ class Committer:
                     state.tables.pool.reset()
                 deltas += self._finish_group(seq.group, "error", ("PluginFailed", result.failures[seq.id]))
             else:
+                seq.group.cost.add(chunk, result.accepted.get(seq.id), token_s)
                 self._advance(seq, chunk, result)
                 if chunk.samples:
                     deltas += self._sampled(seq, result.samples[seq.id], beam_groups, result.accepted.get(seq.id))
@@ -86,12 +87,10 @@ class Committer:
         if not group.first_delta_sent:
             group.first_delta_sent = True
             self._state.counts.prompt_tokens += group.prompt_len - group.num_virtual
-            fields["num_cached_tokens"] = group.num_cached or 0
-            fields["queue_s"] = group.queue_s
-            logprobs = group.prompt_logprobs
-            if logprobs is not None and len(logprobs) == group.prompt_len:
+            fields.update(num_cached_tokens=group.num_cached or 0, queue_s=group.queue_s)
+            if (logprobs := group.prompt_logprobs) is not None and len(logprobs) == group.prompt_len:
                 fields["prompt_logprobs"] = tuple(logprobs[group.num_virtual :])
-        return SeqDelta(request_id=group.request.id, index=index, **fields)
+        return SeqDelta(request_id=group.request.id, index=index, cost=group.cost.so_far(), **fields)
 
     def _advance(self, seq: Seq, chunk: Chunk, result: StepResult) -> None:
         """Record that the tokens of the chunk have K and V now."""
@@ -164,10 +163,8 @@ class Committer:
         if group.pending_forks:
             self._state.fork_all(seq)
             return []
-        if group.pooling is not None:
-            delta = self._make_delta(group, seq.index, finish_reason="stop", pooled=result.pooled[seq.id])
-        else:
-            delta = self._make_delta(group, seq.index, finish_reason="length")
+        pooled = None if group.pooling is None else result.pooled[seq.id]
+        delta = self._make_delta(group, seq.index, finish_reason="stop" if pooled else "length", pooled=pooled)
         self._state.end(seq)
         return [delta]
 

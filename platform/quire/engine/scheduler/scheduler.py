@@ -119,12 +119,12 @@ class Scheduler:
         """
         return self._planner.plan(max_tokens, max_background, drafts, ahead)
 
-    def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
-        """Apply the result of a plan."""
+    def commit(self, plan: Plan, result: StepResult, token_s: float = 0.0) -> list[SeqDelta]:
+        """Apply the result of a plan. token_s: its seconds for each token."""
         if self._tables.states is not None:
             self._tables.states.commit(plan.state, result.lost.union(result.failures))
             self._state.rewind(result.lost)
-        deltas = self._committer.commit(plan, result)
+        deltas = self._committer.commit(plan, result, token_s)
         if plan.chunks:
             counts = self._state.counts
             counts.steps += 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from quire.engine.accounting.request_cost import RequestCost
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.page_pool import hash_page, hash_root
 from quire.params.pooling import PoolingParams
@@ -65,6 +66,7 @@ class SeqGroup:
     queue_s: float | None = None
     num_reserved: int = 0
     first_delta_sent: bool = False
+    cost: RequestCost = field(default_factory=RequestCost)
     hypotheses: list[Hypothesis] = field(default_factory=list)
 
     @property

@@ -15,6 +15,7 @@ from quire.engine_process.engine_models import OnLost
 from quire.engine_process.inflight import InFlightRequest, RequestBatch
 from quire.engine_process.replicas.adapters import ReplicatedAdapters
 from quire.engine_process.replicas.share import divide
+from quire.engine_process.replicas.sleepers import ReplicatedSleepers
 from quire.engine_process.settings import ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S
 from quire.engine_process.wire.spawn import SpawnedProcess
@@ -75,6 +76,7 @@ class ReplicatedClient:
             for share in divide(count, free_bytes(), os.environ)
         ]
         self.adapters = ReplicatedAdapters(self.replicas, self._router)
+        self.sleepers = ReplicatedSleepers(self.replicas)
         self._closing = False
 
     def launch(self, spawned: SpawnedProcess | None = None) -> None:

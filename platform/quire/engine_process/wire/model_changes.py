@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.engine_process.wire.message import WireMessage
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
+from quire.types.adapter_info import AdapterInfo
 
 
 class LoadModel(WireMessage, frozen=True, tag=True):
@@ -21,6 +22,29 @@ class UnloadModel(WireMessage, frozen=True, tag=True):
     model: str
 
 
+class SleepModel(WireMessage, frozen=True, tag=True):
+    """Free the KV cache of a model, and its weights unless `keep_weights` is set and they can stay without it.
+
+    The model takes no requests then. Answered by `ModelSleeps`, when the memory is free, or `CallFailed`.
+    """
+
+    call_id: int
+    config: ModelConfig
+    keep_weights: bool
+
+
+class WakeModel(WireMessage, frozen=True, tag=True):
+    """Restore a model that sleeps, and these adapters, which are read when requests need them; answered by
+    `ModelLoaded` or `CallFailed`. kv_cache False: load its weights only, if its device can do without a KV cache;
+    answered by `ModelSleeps`.
+    """
+
+    call_id: int
+    config: ModelConfig
+    adapters: list[AdapterInfo]
+    kv_cache: bool = True
+
+
 class ModelProgress(WireMessage, frozen=True, tag=True):
     """How much of the weights of a model is loaded, from 0 to 1."""
 
@@ -29,7 +53,17 @@ class ModelProgress(WireMessage, frozen=True, tag=True):
 
 
 class ModelLoaded(WireMessage, frozen=True, tag=True):
-    """Answer to `LoadModel`: the model takes requests."""
+    """Answer to `LoadModel` and `WakeModel`: the model takes requests."""
 
     call_id: int
     info: ModelInfo
+
+
+class ModelSleeps(WireMessage, frozen=True, tag=True):
+    """Answer to `SleepModel` and `WakeModel`: the model has the memory that was asked for, and takes no requests.
+
+    has_weights: whether its weights are loaded.
+    """
+
+    call_id: int
+    has_weights: bool

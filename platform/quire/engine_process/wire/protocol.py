@@ -14,7 +14,15 @@ from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.wire.error_info import ErrorInfo
 from quire.engine_process.wire.media import WireMedia, pack_media, unpack_media
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, ModelLoaded, ModelProgress, UnloadModel
+from quire.engine_process.wire.model_changes import (
+    LoadModel,
+    ModelLoaded,
+    ModelProgress,
+    ModelSleeps,
+    SleepModel,
+    UnloadModel,
+    WakeModel,
+)
 from quire.errors import BadRequest
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -243,8 +251,9 @@ class StatsReply(WireMessage, frozen=True, tag=True):
 
 
 _ToAdapters = LoadAdapter | RegisterAdapter | UnloadAdapter | ListAdapters
-ToEngine = Start | Submit | Abort | LoadModel | UnloadModel | _ToAdapters | GetStats | Ping | Shutdown
-_Reply = ModelLoaded | UnloadDone | AdapterLoaded | AdapterListReply | StatsReply | CallFailed
+_ToModels = LoadModel | UnloadModel | SleepModel | WakeModel
+ToEngine = Start | Submit | Abort | _ToModels | _ToAdapters | GetStats | Ping | Shutdown
+_Reply = ModelLoaded | ModelSleeps | UnloadDone | AdapterLoaded | AdapterListReply | StatsReply | CallFailed
 _Event = RequestRejected | ModelProgress | AdapterChanged
 FromEngine = Ready | EngineFailed | StepOutputs | Pong | _Event | _Reply
 

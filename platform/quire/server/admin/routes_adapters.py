@@ -32,7 +32,8 @@ router = APIRouter(prefix="/v1", tags=["Adapters"])
 async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadAdapterRequest = validate(LoadAdapterRequest, (await service.bodies.read(request)).value)
-    info = await service.adapters.load(fields)
+    with service.audited(request, "load_adapter", fields.lora_name, fields.model_dump(exclude={"lora_name"})):
+        info = await service.adapters.load(fields)
     how = "is being loaded" if info.state == "loading" else "added successfully"
     return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")
 
@@ -47,7 +48,8 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadAdapterRequest = validate(UnloadAdapterRequest, (await service.bodies.read(request)).value)
-    await service.adapters.unload(fields.lora_name)
+    with service.audited(request, "unload_adapter", fields.lora_name, {}):
+        await service.adapters.unload(fields.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{fields.lora_name}' removed successfully.")
 
 

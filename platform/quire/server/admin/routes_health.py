@@ -54,13 +54,16 @@ async def live() -> Response:
     responses={200: {"model": Readiness}, **error_responses(404), 503: _NOT_READY},
 )
 async def ready(request: Request, model: str | None = Query(None, description="Only this model.")) -> Response:
-    """Whether all models are ready, and the state of each."""
+    """Whether all models are ready, and the state of each. Models that sleep do not count, unless all do."""
     service = get_service(request)
     chosen = [service.models.find(model)] if model else service.models.all
     reason, running = _unavailable_reason(service), {info.name for info in service.client.models()}
-    states = {served.name: _state(served.info.name in running, reason) for served in chosen}
+    sleep_of = service.client.sleepers.sleep_of
+    asleep = {served.name: "sleeping" for served in chosen if sleep_of(served.info.name) is not None}
+    states = {served.name: _state(served.info.name in running, reason) for served in chosen} | asleep
     rows = [{"id": name, "state": state} for name, state in states.items()]
-    if set(states.values()) <= {"ready"} and reason is None:
+    may_be = {"ready"} if len(asleep) == len(states) else {"ready", "sleeping"}
+    if set(states.values()) <= may_be and reason is None:
         return json_response({"status": "ready", "models": rows})
     why = reason or f"Not ready: {', '.join(name for name, state in states.items() if state != 'ready')}."
     body = msgspec.json.encode({"status": "unavailable", "models": rows, **error_object(EngineDied(why))})

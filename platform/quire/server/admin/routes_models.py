@@ -29,8 +29,9 @@ router = APIRouter(prefix="/v1", tags=["Models"])
 async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadModelRequest = validate(LoadModelRequest, (await service.bodies.read(request)).value)
-    with service.inflight.pending():  # a shutdown does not wait for it
-        loaded = await service.model_loads.load(fields)
+    details = fields.model_dump(exclude={"name"})  # a shutdown does not wait for the load
+    with service.audited(request, "load_model", fields.name, details), service.inflight.pending():
+        loaded = await service.control.load(fields.name, fields.model, fields.settings, fields.wait)
     return json_response(model_details(service, loaded, fields.name), 200 if fields.wait else 202)
 
 
@@ -44,6 +45,7 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadModelRequest = validate(UnloadModelRequest, (await service.bodies.read(request)).value)
-    with service.inflight.pending():
-        name = await service.model_loads.unload(fields)
+    details = {"force": fields.force}
+    with service.audited(request, "unload_model", fields.name, details), service.inflight.pending():
+        name = await service.control.unload(fields.name, fields.force)
     return json_response({"id": name, "object": "model", "deleted": True})

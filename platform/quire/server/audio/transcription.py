@@ -62,6 +62,7 @@ class TranscriptionCall:
     media: MultimodalProcessor
     fields: SpeechRequest
     ids: ResponseIds
+    num_bytes: int
     windows: Sequence[Window]
     task: SpeechTask
     params: SamplingParams
@@ -108,6 +109,7 @@ async def prepare(
         media=media,
         fields=fields,
         ids=ids,
+        num_bytes=len(data),
         windows=windows,
         task=task,
         params=params,
@@ -183,8 +185,10 @@ async def make_windows_job(call: TranscriptionCall, task: SpeechTask) -> Generat
     ]
     if call.fields.response_format == "verbose_json":
         prompt_makers += [partial(speech.no_speech_prompt, window) for window in call.windows]
-    prompts = await asyncio.gather(*map(run, prompt_makers))
-    return _make_job(call, [prompt for prompt in prompts if prompt is not None], call.name)
+    first, *others = [made for made in await asyncio.gather(*map(run, prompt_makers)) if made is not None]
+    used = first.prompt.media_use._replace(num_bytes=call.num_bytes)  # those of the whole file
+    first = replace(first, prompt=replace(first.prompt, media_use=used))
+    return _make_job(call, [first, *others], call.name)
 
 
 def _make_job(call: TranscriptionCall, prompts: Sequence[TranscriptionPrompt], prefix: str) -> GenerationJob:
@@ -199,6 +203,7 @@ def _make_job(call: TranscriptionCall, prompts: Sequence[TranscriptionPrompt], p
                 params=prompt.params,
                 adapters=served.adapters,
                 client=call.ids.client,
+                endpoint=call.ids.endpoint,
             )
         )
     return call.service.generation_job(served, requests)

@@ -21,7 +21,12 @@ from quire.settings.server_config import is_loopback
 
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", METRICS})
-ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_model", "/v1/unload_model"})
+ADMIN_PATHS = frozenset(
+    {
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_model", "/v1/unload_model"),
+        *("/sleep", "/wake_up", "/v1/model_aliases", "/v1/reload"),
+    }
+)
 KEY_HEADERS = ("x-api-key", "api-key")
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Beginning of the WebSocket subprotocol that carries a key. The server never selects it, so it sends no key back."""

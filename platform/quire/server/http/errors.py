@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.errors import EngineDied, ModelUnloaded, Overloaded, PluginOff, QuireError
+from quire.errors import EngineDied, ModelAsleep, ModelUnloaded, Overloaded, PluginOff, QuireError
 from quire.records import RequestRefused
 from quire.server.http.request_ids import header_id
 
@@ -38,6 +38,7 @@ RETRY_AFTER_S: Mapping[type[QuireError], int] = {
     Overloaded: 1,
     EngineDied: 5,
     ModelUnloaded: 5,
+    ModelAsleep: 5,
     PluginOff: 30,
 }
 """The `Retry-After` header of these errors, in seconds."""

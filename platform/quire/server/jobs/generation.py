@@ -47,6 +47,9 @@ class GenerationJob:
         needed: LogprobsIn = "deltas" if streams else "result"
         self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
         self._timers = RequestTimers(requests, model, telemetry, metrics, streams)
+        self._timers.num_output = lambda number: self.collectors[number].num_output_tokens if self.shows_output else 0
+        self.shows_output = True
+        """Whether the client gets the tokens; else they do not count as output."""
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
         self._model = model
@@ -70,6 +73,7 @@ class GenerationJob:
         requests = [to_engine_request(request) for request in self.requests]
         with self._inflight.running(self), self._timers.running(self._done), self._stopping:
             await self._client.run(self._model, requests, partial(self._push, on_text))
+        await self._timers.stored()
 
     def stop(self, error: QuireError) -> None:
         """End the job from another task: `run` raises `error`."""

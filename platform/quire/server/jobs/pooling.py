@@ -45,6 +45,7 @@ class PoolingJob:
         """Run to the end and return one result per prompt. The first error ends all requests."""
         with self._inflight.running(self), self._timers.running(self._done), self._stopping:
             await self._client.run(self._model, self.requests, self._on_delta)
+        await self._timers.stored()
         return [self._result(number) for number in range(len(self.requests))]
 
     def stop(self, error: QuireError) -> None:

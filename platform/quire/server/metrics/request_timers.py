@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from quire.errors import BadRequest, Overloaded, QuireError
+from quire.server.accounting.records import Ending, record_of
 from quire.server.metrics.metrics import Metrics, Timings
 from quire.server.metrics.telemetry import Telemetry
-from quire.types import Request, RequestSummary, SeqDelta
+from quire.types import ComputeCost, Request, RequestSummary, SeqDelta
+from quire.types.usage import Outcome
 
 
 class RequestTimer:
@@ -30,6 +32,7 @@ class RequestTimer:
         self._queue_s: float | None = None
         self.num_generated = 0
         self.num_cached = 0
+        self.cost = ComputeCost()
         self.started = False
         self.ended = False
 
@@ -45,6 +48,8 @@ class RequestTimer:
             self.started = True
             self.num_cached = delta.num_cached_tokens or 0
             self._queue_s = delta.queue_s
+        if delta.cost is not None:
+            self.cost = delta.cost
         count = len(delta.token_ids)
         if not count:
             return
@@ -96,6 +101,8 @@ class RequestTimers:
         self._model, self._telemetry, self._metrics = model, telemetry, metrics
         self._tracing = telemetry.tracing
         self._scope = self._tracing.scope(streams) if self._tracing else None
+        self.num_output: Callable[[int], int] = lambda number: self._timers[number].num_generated
+        """Tokens that the client got of a numbered request, for accounts."""
 
     def __getitem__(self, number: int) -> RequestTimer:
         return self._timers[number]
@@ -120,12 +127,22 @@ class RequestTimers:
         for timer in self._timers:
             timer.ended = timer.ended or not timer.started
 
+    async def stored(self) -> None:
+        """Wait until the ended requests are in the accounts, if these are stored; see `UsageLedger.stored`."""
+        await self._telemetry.usage.stored()
+
     def _end(self, reason: str, done: Sequence[bool], error: QuireError | None = None) -> None:
         """Report all requests: with their own finish reason if `done`, otherwise with `reason` and `error`."""
-        for timer, finished in zip(self._timers, done, strict=True):
+        outcome: Outcome = "failed" if reason == "error" else "aborted"
+        records = []
+        for number, (timer, finished) in enumerate(zip(self._timers, done, strict=True)):
             if not timer.ended:
                 summary, timings = timer.end(None if finished else reason)
                 self._telemetry.finished(summary, timings, self._record(timer, summary, None if finished else error))
+                ended = Ending("finished" if finished else outcome, timer.started, self.num_output(number), timer.cost)
+                records.append(record_of(timer.request, summary, ended))
+        if records:
+            self._telemetry.usage.add(records)
 
     def _record(
         self, timer: RequestTimer, summary: RequestSummary, error: QuireError | None

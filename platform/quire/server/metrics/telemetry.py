@@ -18,7 +18,9 @@ from quire.errors import PluginOff, QuireError
 from quire.hooks.call_stats import call_plugin
 from quire.hooks.calls import NotifyHook
 from quire.records import Context, Registry, StatsObserver
-from quire.server.metrics.metrics import Metrics, Timings
+from quire.server.accounting.ledger import UsageLedger
+from quire.server.accounting.usage_metrics import UsageMetrics
+from quire.server.metrics.metrics import DEFAULT_PREFIX, Metrics, Timings
 from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.plugin_threads import PluginNotifier
 from quire.server.service.client_protocol import ClientProtocol
@@ -61,8 +63,11 @@ class Telemetry:
         throughput: ThroughputLog | None = None,
         interval_s: float = 1.0,
         tracing: Tracing | None = None,
+        usage: UsageLedger | None = None,
     ) -> None:
         self.tracing = tracing
+        self.usage = usage or UsageLedger(registry, UsageMetrics(DEFAULT_PREFIX, 0))
+        metrics.registry.register(self.usage.metrics)
         self._client = client
         self._registry = registry
         self._metrics = metrics
@@ -95,6 +100,7 @@ class Telemetry:
         """End the metrics of a model that was unloaded, after the requests that have ended are counted."""
         await self.report_finished()
         self._metrics.remove_model(name)
+        self.usage.metrics.remove_model(name)
         if self._throughput is not None:
             self._throughput.forget(name)
 
@@ -109,14 +115,19 @@ class Telemetry:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.report_finished()
+        await asyncio.to_thread(self.usage.close, max(MIN_STOP_S, timeout_s - (time.monotonic() - begun)))
         await self.drain(min(DRAIN_S, max(MIN_STOP_S, timeout_s)))
         if self.tracing is not None:
             left_s = timeout_s - (time.monotonic() - begun)
             await self.tracing.shut_down(min(DRAIN_S, max(MIN_STOP_S, left_s)))
 
+    @property
+    def _notifiers(self) -> list[PluginNotifier]:
+        return [*self._request_notifiers, *self._exporters, *self.usage.notifiers]
+
     async def drain(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for all plugins together to process their queues."""
-        busy = [notifier for notifier in (*self._request_notifiers, *self._exporters) if not notifier.drain(0)]
+        busy = [notifier for notifier in self._notifiers if not notifier.drain(0)]
         until = time.monotonic() + timeout_s
         while busy and time.monotonic() < until:
             await asyncio.sleep(0.01)
@@ -166,7 +177,7 @@ class Telemetry:
             for name in ("calls", "errors", "seconds"):
                 entry[name] += row[name]
             entry["off"] = sorted({*entry["off"], *row.get("off", ())})
-        for notifier in (*self._request_notifiers, *self._exporters):
+        for notifier in self._notifiers:
             if notifier.dropped:
                 sums.setdefault(notifier.plugin, _no_calls(notifier.plugin))["dropped"] += notifier.dropped
         return list(sums.values())

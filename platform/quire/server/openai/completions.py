@@ -79,13 +79,15 @@ async def prepare(
     )
     params = _bounded_params(service, served, fields, params, prompts)
     requests = engine_requests(served, prompts, params, fields, ids, "cmpl-")
+    job = service.generation_job(served, requests, streams=bool(fields.stream) if streams is None else streams)
+    job.shows_output = not prompt_only
     return CompletionCall(
         service=service,
         served=served,
         fields=fields,
         ids=ids,
         created=int(time.time()),
-        job=service.generation_job(served, requests, streams=bool(fields.stream) if streams is None else streams),
+        job=job,
         n=1 if fields.n is None else fields.n,
         prompt_only=prompt_only,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from quire.server.changes.aliases import ModelAlias
 from quire.server.service.model_loads import ModelLoad
 from quire.server.service.models import ServedModel
 from quire.server.service.service import Service
@@ -22,9 +23,32 @@ def model_details(service: Service, found: ServedModel | ModelLoad, alias: str) 
     now = {info.name: info for info in service.client.models()}.get(name, found.info)
     sizes = {"weights": now.weight_bytes, "kv_cache": now.kv_cache_bytes, "state": now.state_bytes}
     state, progress = "draining" if found in service.models.leaving else "ready", 1.0
-    if service.client.unavailable is not None:  # the engine process is being restarted
+    if (sleep := service.client.sleepers.sleep_of(name)) is not None:
+        state, progress = "sleeping", service.client.load_progress(name)
+        sizes = {"weights": sizes["weights"] * sleep.has_weights, "kv_cache": 0, "state": 0}
+    elif service.client.unavailable is not None:  # the engine process is being restarted
         state, progress = "loading", service.client.load_progress(name)
     return {**model_card(found, alias), **_details(state, progress, None, sizes, adapters)}
+
+
+def alias_details(service: Service, alias: ModelAlias) -> dict[str, Any]:
+    """The details of an alias: those of its model, or of the one with the largest weight, and the models."""
+    name = alias.first
+    found = service.models.get(name) or service.models.find_leaving(name) or service.model_loads.get(name)
+    if found is None:
+        raise service.adapters.not_found(name)
+    return {**model_details(service, found, alias.name), "models": _targets(alias)}
+
+
+def alias_card(service: Service, alias: ModelAlias) -> dict[str, Any]:
+    """The entry of an alias in the list of models: that of its model, with the names of its models."""
+    served = service.models.get(alias.first)
+    info = (served.info.root, served.info.max_model_len) if served is not None else (None, None)
+    return {**_card(alias.name, *info), "models": _targets(alias)}
+
+
+def _targets(alias: ModelAlias) -> list[dict[str, Any]]:
+    return [{"model": target.model, "weight": target.weight} for target in alias.targets]
 
 
 def adapter_details(service: Service, info: AdapterInfo) -> dict[str, Any]:
@@ -50,7 +74,7 @@ def model_card(served: ServedModel, alias: str) -> dict[str, Any]:
     return _card(alias, served.info.root, served.info.max_model_len)
 
 
-def _card(alias: str, root: str, max_model_len: int | None) -> dict[str, Any]:
+def _card(alias: str, root: str | None, max_model_len: int | None) -> dict[str, Any]:
     created = int(time.time())
     permission = {
         "id": f"modelperm-{alias}",

@@ -13,7 +13,14 @@ from quire.server.jobs.stream_encoder import stream_response
 from quire.server.openai import chat, completions
 from quire.server.openai.chat_stream import ChatStream
 from quire.server.openai.completion_stream import CompletionStream
-from quire.server.openai.model_cards import adapter_card, adapter_details, model_card, model_details
+from quire.server.openai.model_cards import (
+    adapter_card,
+    adapter_details,
+    alias_card,
+    alias_details,
+    model_card,
+    model_details,
+)
 from quire.server.schemas.models import ModelDetails
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
 from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
@@ -70,6 +77,7 @@ async def create_chat_completion(request: Request) -> Response:
 async def list_models(request: Request) -> Response:
     service = get_service(request)
     cards = [model_card(served, alias) for served in service.models.all for alias in served.aliases]
+    cards += [alias_card(service, alias) for alias in service.models.aliases.all()]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
     return json_response({"object": "list", "data": cards})
 
@@ -85,6 +93,8 @@ async def get_model(request: Request, model_id: ModelId) -> Response:
     for info in service.adapters.ready():
         if info.name == model_id:
             return json_response(adapter_details(service, info))
+    if (alias := service.models.aliases.get(model_id)) is not None:
+        return json_response(alias_details(service, alias))
     found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
     if found is None:
         raise service.adapters.not_found(model_id)

@@ -24,14 +24,16 @@ from quire.engine_process.client import EngineClient
 from quire.engine_process.replicas.client import ReplicatedClient
 from quire.errors import EngineDied
 from quire.records import Registry
+from quire.server.accounting.audit import SERVER
 from quire.server.app import build_app
+from quire.server.changes.reload import SettingsSource
 from quire.server.connections.connections import ConnectionLimits, Connections
 from quire.server.connections.http_protocol import BoundedHttpProtocol
 from quire.server.connections.listen import url_of
 from quire.server.http.methods import allowed_methods
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.process.frontend_loader import FrontendLoader, load_frontends
-from quire.server.process.shutdown import ServerShutdown, handle_signals
+from quire.server.process.shutdown import ServerShutdown, handle_signals, reload_at_hangup
 from quire.server.process.started import PAGES, OnReady, StartedServer
 from quire.server.service.service import Service
 from quire.settings.model_config import ModelConfig
@@ -66,10 +68,11 @@ async def serve_until_stopped(
     on_ready: OnReady | None = None,
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
+    settings: SettingsSource | None = None,
 ) -> int:
     """Serve on a bound socket until SIGINT or SIGTERM; returns the exit status. `client` must have been launched.
 
-    defaults: settings of models that requests load.
+    defaults: settings of models that requests load. settings: where they are read again at SIGHUP.
 
     After a signal the process ends within `shutdown_timeout_s` and a few seconds, even if something hangs or the caller
     does not return.
@@ -79,14 +82,16 @@ async def serve_until_stopped(
     shutdown = ServerShutdown(config.shutdown_timeout_s, client.kill)
     with handle_signals(shutdown):
         try:
-            server = await _load(client, models, config, registry, tracing, defaults, shutdown)
+            server = await _load(client, models, config, registry, tracing, defaults, settings, shutdown)
             if server is None:
                 return 128 + (shutdown.signal or 0)
             if on_ready is not None:
                 server.on_started = lambda: on_ready(_started(server.app, url_of(listener, config)))
             gc.freeze()  # everything loaded so far stays: exclude it from collections
             watching = asyncio.create_task(_end_when_failed(client, shutdown))
-            await server.serve(sockets=[listener])
+            reload = partial(server.app.state.service.reload_settings, SERVER) if settings and settings.file else None
+            with reload_at_hangup(reload):
+                await server.serve(sockets=[listener])
             watching.cancel()
         finally:
             await client.close(shutdown_timeout_s=shutdown.left_s)
@@ -102,12 +107,13 @@ async def _load(
     registry: Registry,
     tracing: Tracing | None,
     defaults: ModelConfig | None,
+    settings: SettingsSource | None,
     shutdown: ServerShutdown,
 ) -> DrainingServer | None:
     """The server, when the models are loaded; None if a signal stopped it before."""
 
     async def load() -> DrainingServer:
-        return DrainingServer(await load_app(client, models, config, registry, tracing, defaults), config)
+        return DrainingServer(await load_app(client, models, config, registry, tracing, defaults, settings), config)
 
     loading = asyncio.create_task(load())
     shutdown.stop = loading.cancel
@@ -128,12 +134,13 @@ async def load_app(
     registry: Registry,
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
+    settings: SettingsSource | None = None,
 ) -> FastAPI:
     """The application, when the models are loaded. Raises what loading raises."""
     frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
     await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
     served = await asyncio.to_thread(frontends.load, models, client.models())
-    return build_app(client, config, registry, served, tracing, defaults, frontends)
+    return build_app(client, config, registry, served, tracing, defaults, frontends, settings)
 
 
 def _started(app: FastAPI, url: str) -> StartedServer:

@@ -16,8 +16,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
+from typing import Any
+
+from quire.errors import QuireError
 
 log = logging.getLogger("quire.server")
 
@@ -169,4 +172,32 @@ def ignore_hangups() -> Iterator[None]:
 
 
 def _on_hangup(_number: int, _frame: FrameType | None) -> None:
-    log.warning("SIGHUP is ignored: settings are only read at the start")
+    log.warning("SIGHUP is ignored: there is no file of settings to read again (--config), or the server is starting")
+
+
+@contextlib.contextmanager
+def reload_at_hangup(reload: Callable[[], Coroutine[Any, Any, object]] | None) -> Iterator[None]:
+    """Run `reload` on the event loop at each SIGHUP.
+
+    No effect where SIGHUP is ignored, as under nohup, and outside the main thread.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if reload is None or not is_main or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+    loop, running = asyncio.get_running_loop(), set[asyncio.Task[object]]()
+
+    async def run() -> None:
+        with contextlib.suppress(QuireError):  # it is in the log
+            await reload()
+
+    def begin() -> None:
+        task: asyncio.Task[object] = loop.create_task(run())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    before = signal.signal(signal.SIGHUP, lambda number, frame: loop.call_soon_threadsafe(begin) and None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

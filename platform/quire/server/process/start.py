@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quire.engine_process.client import EngineClient
 from quire.engine_process.replicas.client import ReplicatedClient
@@ -22,6 +23,8 @@ from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.routing.chosen_policy import ChosenPolicy
+from quire.server.accounting.opening import check_files
+from quire.server.changes.aliases import check_models, parse_aliases
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
 from quire.server.process.shutdown import ignore_hangups
@@ -32,6 +35,9 @@ from quire.settings.kv_events_config import KvEventsConfig
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 from quire.settings.speculative_config import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from quire.server.changes.reload import SettingsSource
 
 SWITCH_INTERVAL_S = 0.001
 """GIL switch interval: how long a worker thread may delay the event loop. The default is five times as long."""
@@ -84,6 +90,7 @@ def run_server(
     defaults: ModelConfig | None = None,
     on_ready: OnReady | None = None,
     spawned: SpawnedProcess | None = None,
+    settings_file: SettingsSource | None = None,
 ) -> int:
     """Run the server until SIGINT or SIGTERM; returns the exit status. Raises StartupError if it cannot start.
 
@@ -91,18 +98,20 @@ def run_server(
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
     plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. defaults: settings of
-    models that requests load. on_ready: called when the server accepts requests. spawned: a process for the engine that
-    was started before.
+    models that requests load. settings_file: where settings can be read again.
+    on_ready: called when the server accepts requests. spawned: a process for the engine that was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     logging.getLogger("quire").setLevel(config.log_level.upper())
     check_tls(config)
+    check_files(config.usage_db, config.audit_log)
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
         model.executor_record(registry)
+    check_models(parse_aliases(config.model_aliases), [name for model in models for name in model.served_model_name])
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
@@ -116,5 +125,7 @@ def run_server(
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
-                serve_until_stopped(client, listener, models, config, registry, on_ready, tracing, defaults)
+                serve_until_stopped(
+                    client, listener, models, config, registry, on_ready, tracing, defaults, settings_file
+                )
             )

@@ -54,6 +54,7 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         client_of=client_identity,
         formats=partial(_formats, service),
         clients=partial(_clients, service),
+        model_control=service.control,
     )
 
 
@@ -118,11 +119,16 @@ async def _generate(
         checked = with_prediction(with_bad_words(given, served.tokenizer), served.tokenizer, within)
         return to_prompt(prompt, served.tokenizer, within), checked
 
-    with service.inflight.pending():
+    with service.inflight.pending(), service.models.uses.using(served.info.name):
         tokenized, checked = await service.pools.texts.run(tokenize)
     check_context_length(len(tokenized.token_ids), checked.max_tokens, served.info.max_model_len)
     request = Request(
-        id=f"plugin-{random_id()}", prompt=tokenized, params=checked, adapters=served.adapters, client=client
+        id=f"plugin-{random_id()}",
+        prompt=tokenized,
+        params=checked,
+        adapters=served.adapters,
+        client=client,
+        endpoint=client,
     )
     (result,) = await service.generation_job(served, [request]).results()
     return result

@@ -6,11 +6,13 @@ The engine process loads their weights. This module resolves names to models and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from quire.errors import BadRequest, NotFound, Overloaded
 from quire.hooks.adapter_resolver import AdapterResolver, base_of, check_name
+from quire.server.changes.aliases import ModelAlias
 from quire.server.schemas.adapters import AdapterChoice, LoadAdapterRequest
 from quire.server.service.client_protocol import AdapterClientProtocol
 from quire.server.service.models import ModelDirectory, ServedModel
@@ -26,6 +28,10 @@ MAX_LISTED = 20
 
 MAX_MODEL_NAME = 4096
 """Characters of `model` and of `lora_path`, which may be paths."""
+
+
+KeyOf: TypeAlias = Callable[[ModelAlias], str | None]
+"""What the choice of a request among the models of an alias depends on; None: on nothing."""
 
 
 class InvalidUserInput(BadRequest):
@@ -64,14 +70,30 @@ class AdapterService:
 
     # --- resolving names ---------------------------------------------------------------------------
 
-    async def find(self, name: str | None, choices: Sequence[AdapterChoice] | None = None) -> ServedModel:
-        """The model or adapter called `name`. choices: adapters to use with the model called `name`.
+    async def find(
+        self, name: str | None, choices: Sequence[AdapterChoice] | None = None, key_of: KeyOf = lambda alias: None
+    ) -> ServedModel:
+        """The model or adapter called `name`, which takes requests. choices: adapters to use with the model called
+        `name`. key_of: what the choice among the models of an alias depends on.
 
-        Resolver plugins look for an unknown name, which may take long. Raises `NotFound` and `BadRequest`.
+        Resolver plugins look for an unknown name, which may take long. Raises `NotFound`, `BadRequest`, `ModelAsleep`
+        and `ModelUnloaded`.
         """
         if name is not None and len(name) > MAX_MODEL_NAME:
             raise self.not_found(name)
-        self._models.check_serves(name)
+        alias = self._models.aliases.get(name)
+        target = name if alias is None else alias.choose(key_of(alias))
+        try:
+            served = await self._find(target, choices)
+        except NotFound as error:
+            raise (
+                error if alias is None else NotFound(f"The alias `{name}` leads to: {error.message}", "model")
+            ) from error
+        self._models.check_awake(served)
+        return served if alias is None else served.with_alias(alias.name)
+
+    async def _find(self, name: str | None, choices: Sequence[AdapterChoice] | None) -> ServedModel:
+        self._models.check_stays(name)
         if not name and choices:
             name = (await self._resolve(choices[0].name)).model
         served = self._models.get(name) if name or self._models.all else self._models.find(name)
@@ -164,7 +186,7 @@ class AdapterService:
             raise InvalidUserInput(f"'lora_path' may have at most {MAX_MODEL_NAME} characters.", "lora_path")
         if request.is_3d_lora_weight:
             raise InvalidUserInput("`is_3d_lora_weight` is not supported by this server.", "is_3d_lora_weight")
-        if self._models.get(name) is not None:
+        if self._models.get(name) is not None or self._models.aliases.get(name) is not None:
             raise InvalidUserInput(f"The lora adapter '{name:.200}' conflicts with a served base model.", "lora_name")
         try:
             check_name(name)
@@ -173,6 +195,7 @@ class AdapterService:
             self._check_new(name, request.load_inplace)
             folder = await self._folder(request)
             base = await self._base_for(request, folder)
+            self._models.check_awake(self._models.find(base))
             info = AdapterInfo(name=name, model=base, path=str(folder), pinned=request.pinned)
             return await self._table.load(info, replacing=request.load_inplace, wait=request.wait)
         except BadRequest as error:

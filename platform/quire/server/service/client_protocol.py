@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.errors import QuireError
@@ -42,12 +42,52 @@ class AdapterClientProtocol(Protocol):
         ...
 
 
+class SleepProtocol(Protocol):
+    """How a model sleeps; `quire.engine_process.engine_models.Sleep` implements it."""
+
+    @property
+    def level(self) -> int:
+        """1: its weights are kept in host memory if they can; 2: they are freed."""
+        ...
+
+    @property
+    def tags(self) -> Collection[str]:
+        """The parts that sleep: weights, kv_cache."""
+        ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its weights are in memory all the same."""
+        ...
+
+
+class SleepersProtocol(Protocol):
+    """Puts models to sleep and wakes them; see `quire.engine_process.engine_models.EngineModels`."""
+
+    def sleep_of(self, name: str) -> SleepProtocol | None:
+        """How a model sleeps; None: it is awake."""
+        ...
+
+    async def sleep(self, model: str, level: int = 1, abort: bool = True) -> None:
+        """Refuse requests for a model, and free its memory when its requests have ended. abort: end them."""
+        ...
+
+    async def wake(self, model: str, tags: Collection[str] = ...) -> None:
+        """Restore these parts of a model, all by default."""
+        ...
+
+
 class ClientProtocol(Protocol):
     """Runs requests on the models of the engine process."""
 
     @property
     def adapters(self) -> AdapterClientProtocol:
         """The adapters of all models."""
+        ...
+
+    @property
+    def sleepers(self) -> SleepersProtocol:
+        """The models that sleep."""
         ...
 
     @property

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from quire.errors import BadRequest, NotFound, Overloaded, QuireError, StartupError
 from quire.server.http.errors import as_quire_error
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import ClientProtocol
+from quire.server.service.load_parts import Frontends, Observers
 from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.new_models import NewModels, check_model_name
 from quire.settings.model_config import ModelConfig
-from quire.types import ModelInfo
 
 log = logging.getLogger("quire.server")
 
@@ -28,28 +28,6 @@ MAX_LOADS = 8
 
 MAX_FAILED = 32
 """Failed loads that are remembered; the oldest is forgotten first."""
-
-
-class Frontends(Protocol):
-    """Loads tokenizers, templates and parsers; `quire.server.process.frontend_loader.FrontendLoader` implements it."""
-
-    def prepare(self, models: Sequence[ModelConfig]) -> None:
-        """Load what needs no loaded weights; blocks, and raises nothing."""
-        ...
-
-    def load(self, models: Sequence[ModelConfig], infos: Sequence[ModelInfo]) -> list[ServedModel]:
-        """What the server needs of each loaded model; blocks. Raises `StartupError`."""
-        ...
-
-
-class Observers(Protocol):
-    """What has rows or series for each model, such as the metrics."""
-
-    def add_model(self, info: ModelInfo) -> None: ...
-
-    async def remove_model(self, name: str) -> None:
-        """Forget a model, after the requests that have ended are counted."""
-        ...
 
 
 @dataclass(eq=False)
@@ -65,6 +43,15 @@ class ModelLoad:
     @property
     def state(self) -> Literal["loading", "failed"]:
         return "loading" if self.error is None else "failed"
+
+
+@dataclass(eq=False)
+class _Unload:
+    """An unload in progress. forced: it does not wait for requests. frees: it has reached the engine process."""
+
+    forced: asyncio.Event = field(default_factory=asyncio.Event)
+    frees: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class ModelLoads:
@@ -86,13 +73,17 @@ class ModelLoads:
         self._client, self._models, self._new_models, self._frontends = client, models, new_models, frontends
         self._has_adapter, self._observers = has_adapter, observers
         self._loads: dict[str, ModelLoad] = {}
-        self._unloads: dict[str, asyncio.Task[None]] = {}
+        self._unloads: dict[str, _Unload] = {}
         self._removing: set[asyncio.Future[None]] = set()
         client.on_model_lost(self._lost)
 
     def get(self, name: str) -> ModelLoad | None:
         """The load of this name that is in progress or has failed; None if there is none."""
         return self._loads.get(name)
+
+    def all(self) -> Mapping[str, ModelLoad]:
+        """The loads in progress, and those that have failed, by name."""
+        return self._loads
 
     # --- loading -----------------------------------------------------------------------------------
 
@@ -104,12 +95,7 @@ class ModelLoads:
         name = request.name
         check_model_name(name)
         self._new_models.check_allowed()
-        self._check_free(name)
-        if sum(load.error is None for load in self._loads.values()) >= MAX_LOADS:
-            raise Overloaded(f"{MAX_LOADS} models are being loaded already; try again later.")
-        load = ModelLoad(name, request.model)
-        self._loads.pop(name, None)  # a failed one
-        self._loads[name] = load
+        load = self._begin(name, request.model)
         try:
             config = await asyncio.to_thread(self._new_models.config, request)
             for alias in config.served_model_name[1:]:
@@ -120,9 +106,24 @@ class ModelLoads:
             del self._loads[name]
             raise
         load.task = asyncio.create_task(self._load(load, config, keep_failure=not request.wait))
-        if not request.wait:
-            return load
-        outcome = await asyncio.shield(load.task)
+        return await self._outcome(load.task) if request.wait else load
+
+    async def load_configured(self, config: ModelConfig) -> ServedModel:
+        """Load a model with settings of the operator; as `load` with `wait`, except that a failure is kept."""
+        load = self._begin(config.name, config.model)
+        load.task = asyncio.create_task(self._load(load, config, keep_failure=True))
+        return await self._outcome(load.task)
+
+    def _begin(self, name: str, root: str) -> ModelLoad:
+        self._check_free(name)
+        if sum(load.error is None for load in self._loads.values()) >= MAX_LOADS:
+            raise Overloaded(f"{MAX_LOADS} models are being loaded already; try again later.")
+        self._loads.pop(name, None)  # a failed one
+        load = self._loads[name] = ModelLoad(name, root)
+        return load
+
+    async def _outcome(self, task: asyncio.Task[ServedModel | QuireError]) -> ServedModel:
+        outcome = await asyncio.shield(task)
         if isinstance(outcome, QuireError):
             raise outcome
         return outcome
@@ -138,7 +139,7 @@ class ModelLoads:
             return _ended(load.name)
         except Exception as error:
             del self._loads[load.name]
-            failure = _as_client_error(as_quire_error(error))
+            failure = self.client_error(as_quire_error(error))
             log.warning("the model %s could not be loaded: %s", load.name, failure.message)
             if keep_failure and not load.is_unloaded:
                 self._keep(load, failure)
@@ -161,6 +162,13 @@ class ModelLoads:
             raise
         return served
 
+    @staticmethod
+    def client_error(error: QuireError) -> QuireError:
+        """A setting or folder that the client named is the client's error."""
+        if isinstance(error, StartupError):
+            return BadRequest(error.message, error.param or "model")
+        return error
+
     def _keep(self, load: ModelLoad, error: QuireError) -> None:
         """Remember a load that has failed."""
         load.error, load.task = error, None
@@ -170,15 +178,21 @@ class ModelLoads:
             del self._loads[name]
 
     def _check_free(self, name: str) -> None:
+        self.check_not_a_model(name, "name")
+        if self._models.aliases.get(name) is not None:
+            raise BadRequest(f"The name `{name}` is in use by an alias.", "name")
+
+    def check_not_a_model(self, name: str, param: str) -> None:
+        """Raise `BadRequest`, for this field, if a model has a name, or will have it, or an adapter has it."""
         load = self._loads.get(name)
         if load is not None and load.error is None:
-            raise BadRequest(f"The model `{name}` is being loaded already.", "name")
+            raise BadRequest(f"The model `{name}` is being loaded already.", param)
         if self._models.find_leaving(name) is not None:
-            raise BadRequest(f"The name `{name}` is in use until the model is unloaded.", "name")
+            raise BadRequest(f"The name `{name}` is in use until the model is unloaded.", param)
         if self._models.all and self._models.get(name) is not None:
-            raise BadRequest(f"The name `{name}` is in use by a model.", "name")
+            raise BadRequest(f"The name `{name}` is in use by a model.", param)
         if self._has_adapter(name):
-            raise BadRequest(f"The name `{name}` is in use by an adapter.", "name")
+            raise BadRequest(f"The name `{name}` is in use by an adapter.", param)
 
     # --- unloading ---------------------------------------------------------------------------------
 
@@ -201,7 +215,7 @@ class ModelLoads:
         if base in self._unloads:
             if not request.force:
                 raise BadRequest(f"The model `{name}` is being unloaded already; `force` ends its requests.", "name")
-            await self._client.unload(base, force=True)
+            await self._hurry(base)
         else:
             if len(self._models.all) == 1 and not request.force:
                 raise BadRequest(
@@ -210,11 +224,21 @@ class ModelLoads:
                     "name",
                 )
             self._models.start_leaving(served)
-            task = self._unloads[base] = asyncio.create_task(self._unload(base, request.force))
-            task.add_done_callback(lambda _: self._unloads.pop(base))
-        if unloading := self._unloads.get(base):
-            await asyncio.shield(unloading)
+            unload = self._unloads[base] = _Unload()
+            if request.force:
+                unload.forced.set()
+            unload.task = asyncio.create_task(self._unload(base, unload))
+            unload.task.add_done_callback(lambda _: self._unloads.pop(base))
+        if (unloading := self._unloads.get(base)) and unloading.task:
+            await asyncio.shield(unloading.task)
         return base
+
+    async def _hurry(self, name: str) -> None:
+        """Let an unload in progress wait for no more requests, and end those that run."""
+        unload = self._unloads[name]
+        unload.forced.set()
+        if unload.frees:
+            await self._client.unload(name, force=True)
 
     async def _end(self, load: ModelLoad) -> None:
         if load.error is not None:
@@ -229,10 +253,13 @@ class ModelLoads:
             load.task.cancel()
         await asyncio.wait([load.task])
 
-    async def _unload(self, name: str, force: bool) -> None:
-        log.info("the model %s takes no more requests and is unloaded%s", name, " at once" if force else "")
+    async def _unload(self, name: str, unload: _Unload) -> None:
+        at_once = " at once" if unload.forced.is_set() else ""
+        log.info("the model %s takes no more requests and is unloaded%s", name, at_once)
         try:
-            await self._client.unload(name, force)
+            await _first(self._models.uses.ended(name), unload.forced.wait())
+            unload.frees = True
+            await self._client.unload(name, unload.forced.is_set())
         finally:
             self._models.remove(name)
             await self._observers.remove_model(name)
@@ -240,7 +267,7 @@ class ModelLoads:
     def _lost(self, name: str, error: QuireError) -> None:
         """The next engine process could not load a model again."""
         self._models.remove(name)
-        self._keep(ModelLoad(name, ""), _as_client_error(error))
+        self._keep(ModelLoad(name, ""), self.client_error(error))
         log.error("the model %s is no longer served, because it could not be loaded again: %s", name, error.message)
         removing = asyncio.ensure_future(self._observers.remove_model(name))
         self._removing.add(removing)
@@ -251,8 +278,11 @@ def _ended(name: str) -> BadRequest:
     return BadRequest(f"The model `{name}` was unloaded while it was being loaded.", "name")
 
 
-def _as_client_error(error: QuireError) -> QuireError:
-    """A setting or folder that the client named is the client's error."""
-    if isinstance(error, StartupError):
-        return BadRequest(error.message, error.param or "model")
-    return error
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of these has ended; the others are canceled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

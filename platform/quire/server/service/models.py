@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from quire.errors import BadRequest, ConfigError, ModelUnloaded, NotFound
+from quire.errors import BadRequest, ConfigError, ModelAsleep, ModelUnloaded, NotFound
 from quire.records import ReasoningParser, ToolParser
+from quire.server.changes.aliases import AliasTable
+from quire.server.changes.uses import ModelUses
 from quire.text.chat.templates import ChatTemplate
 from quire.text.inputs.multimodal import MultimodalProcessor
 from quire.text.speech.transcription import TranscriptionModel
@@ -20,7 +22,8 @@ class ServedModel:
     """A loaded model with its frontend parts, and the adapters that one request uses with it.
 
     template: None for a model without a chat template. media: None for a text-only model. speech: None for a model that
-    cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter.
+    cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter, or an
+    alias of `AliasTable`. by_alias: whether it named such an alias.
     """
 
     info: ModelInfo
@@ -33,14 +36,19 @@ class ServedModel:
     response_role: str = "assistant"
     adapters: tuple[WeightedAdapter, ...] = ()
     requested_name: str | None = None
+    by_alias: bool = False
 
     def with_adapters(self, name: str, adapters: tuple[WeightedAdapter, ...]) -> ServedModel:
         """A copy for a request that uses these adapters; its answers carry `name`."""
         return replace(self, requested_name=name, adapters=adapters)
 
+    def with_alias(self, name: str) -> ServedModel:
+        """A copy for a request that named an alias, which its answers carry."""
+        return replace(self, requested_name=name, by_alias=True)
+
     @property
     def name(self) -> str:
-        """The name in answers: that of the requested adapter, else the model's first name."""
+        """The name in answers: that of the requested adapter or alias, else the model's first name."""
         return self.info.name if self.requested_name is None else self.requested_name
 
     @property
@@ -74,10 +82,15 @@ def is_cross_encoder(info: ModelInfo) -> bool:
 
 
 class ModelDirectory:
-    """All served models, by alias. `all`: those that take requests; `leaving`: those that are being unloaded."""
+    """All served models, by alias. `all`: those that take requests, or sleep; `leaving`: those that are being unloaded.
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Raises `ConfigError` if two models share a name."""
+    aliases: names that were given to models while the server runs. uses: requests that have found a model.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], is_asleep: Callable[[str], bool] = lambda name: False) -> None:
+        """is_asleep: whether a model sleeps. Raises `ConfigError` if two models share a name."""
+        self._is_asleep = is_asleep
+        self.aliases, self.uses = AliasTable(), ModelUses()
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
         self._by_alias: dict[str, ServedModel] = {}
@@ -87,6 +100,8 @@ class ModelDirectory:
     def add(self, model: ServedModel) -> None:
         """Serve one more model. Raises `ConfigError` if one of its names is taken."""
         for alias in model.aliases:
+            if self.aliases.get(alias) is not None:
+                raise ConfigError(f"{alias!r} is an alias; remove it, or give the model another name.")
             if alias in self._by_alias or self.find_leaving(alias) is not None:
                 raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
         self._by_alias.update(dict.fromkeys(model.aliases, model))
@@ -112,7 +127,15 @@ class ModelDirectory:
         """The model called `name` that is being unloaded; None if there is none."""
         return next((model for model in self.leaving if name in model.aliases), None)
 
-    def check_serves(self, name: str | None) -> None:
+    def check_awake(self, model: ServedModel) -> None:
+        """Raise `ModelAsleep` if a model sleeps."""
+        if self._is_asleep(model.info.name):
+            raise ModelAsleep(
+                f"The model `{model.info.name}` sleeps and takes no requests until it is woken (POST /wake_up).",
+                "model",
+            )
+
+    def check_stays(self, name: str | None) -> None:
         """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
         if name and self.find_leaving(name) is not None:
             raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
@@ -127,17 +150,19 @@ class ModelDirectory:
         """The name of the default model of a request without `model`; "" if no model is served.
 
         filters: preferred models first. The first model that the first successful filter accepts is the default; if no
-        filter accepts any model, it is the first of all.
+        filter accepts any model, it is the first of all. Models that sleep come after the others.
         """
+        by_sleep = sorted(self.all, key=lambda served: self._is_asleep(served.info.name))
         for accepts in (*filters, lambda info: True):
-            for served in self.all:
+            for served in by_sleep:
                 if accepts(served.info):
                     return served.name
         return ""
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        known = f" Valid aliases: {', '.join(self._by_alias)}." if self._by_alias else ""
+        names = [*self._by_alias, *(alias.name for alias in self.aliases.all())]
+        known = f" Valid aliases: {', '.join(names)}." if names else ""
         return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:

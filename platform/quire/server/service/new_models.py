@@ -13,15 +13,12 @@ from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.schemas.models import LoadModelRequest
 from quire.settings.model_config import ModelConfig
-from quire.settings.model_values import model_config
+from quire.settings.model_values import OF_ONE_MODEL, model_config
 from quire.settings.server_config import ServerConfig
 
 MAX_NAME = 128
 MAX_PATH = 4096
 """Characters of `name` and of `model`."""
-
-OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template")
-"""Flags that name one model or its files, and therefore do not apply to models that are loaded later."""
 
 PATHS = ("tokenizer", "chat_template")
 """Settings that may be paths."""
@@ -39,13 +36,13 @@ OF_OPERATORS = (
 """Settings that open more of the machine than the model: only requests with an admin key may change them."""
 
 
-def check_model_name(name: str) -> None:
+def check_model_name(name: str, param: str = "name") -> None:
     """Raise `BadRequest` unless the name has from 1 to `MAX_NAME` printable characters and no spaces around it."""
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
         raise BadRequest(
             f"{name[:MAX_NAME]!r} cannot be the name of a model: it must have from 1 to {MAX_NAME} printable "
             "characters, without spaces around it.",
-            "name",
+            param,
         )
 
 

@@ -157,6 +157,7 @@ def requests_of(
             priority=fields.priority,
             cache_salt=fields.cache_salt,
             client=ids.client,
+            endpoint=ids.endpoint,
         )
         for number, prompt in enumerate(prompts)
     ]

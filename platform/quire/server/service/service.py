@@ -5,7 +5,8 @@ Those steps are: read the body, pass the request gates, validate, find the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -17,7 +18,13 @@ from starlette.requests import HTTPConnection
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
-from quire.server.http.auth import CLIENT, KEY_DIGEST
+from quire.server.accounting.build import Accounting
+from quire.server.accounting.records import tenant_of
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload
+from quire.server.changes.schemas import Reloaded
+from quire.server.changes.uses import use_of
+from quire.server.http.auth import CLIENT, KEY_DIGEST, path_of
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
 from quire.server.jobs.active import ActiveJobs
@@ -51,9 +58,12 @@ class Service:
     gates: Gates
     metrics: Metrics
     telemetry: Telemetry
+    accounting: Accounting
     inflight: ActiveJobs
     adapters: AdapterService
     model_loads: ModelLoads
+    control: RunningModels
+    reload: Reload
     bodies: Bodies
     pools: WorkerPools
 
@@ -82,11 +92,28 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        return await self.adapters.find(model, adapters), fields
+        served = await self.adapters.find(model, adapters, lambda one: one.key_of(body, client_identity(request)))
+        if (use := use_of(request.scope)) is not None:
+            use.begin(served.info.name, served.by_alias)
+        return served, fields
 
     async def encode(self, large: bool, encode: Callable[[], T]) -> T:
         """The result of `encode`, which runs in a worker thread if the answer is large."""
         return await self.pools.answers.run(lambda _: encode()) if large else encode()
+
+    def audited(
+        self, request: HTTPConnection, action: str, target: str, details: Mapping[str, Any]
+    ) -> AbstractContextManager[None]:
+        """Records in the audit log what a request changes in the `with` block; arguments as for `Audit.change`."""
+        return self.accounting.audit.change(tenant_of(client_identity(request)), action, target, details)
+
+    async def reload_settings(self, actor: str) -> Reloaded:
+        """Read the settings again, as `Reload.run` does, and record it in the audit log."""
+        details: dict[str, Any] = {}
+        with self.accounting.audit.change(actor, "reload", "settings", details):
+            done = await self.reload.run()
+            details.update(done.model_dump(exclude={"object"}))
+        return done
 
     def generation_job(self, served: ServedModel, requests: Sequence[Request], streams: bool = False) -> GenerationJob:
         """A job that generates for each of these requests."""
@@ -127,16 +154,24 @@ def client_identity(request: HTTPConnection) -> str:
     return f"address:{request.client.host}" if request.client is not None else ""
 
 
+def endpoint_of(request: HTTPConnection) -> str:
+    """The path of the route that a request came by, with the names of its variables instead of their values."""
+    path: str = getattr(request.scope.get("route"), "path", "") or path_of(request.scope)
+    return path
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResponseIds:
     """The ids of one response.
 
     base: the client's id or a random one. unique: always random. client: identifies the client that sent the request.
+    endpoint: path of the route.
     """
 
     base: str
     unique: str
     client: str
+    endpoint: str
 
     @classmethod
     def from_request(cls, request: HTTPConnection, body_id: str | None) -> ResponseIds:
@@ -145,7 +180,7 @@ class ResponseIds:
             raise BadRequest(f"`request_id` must have from 1 to {MAX_ID_LENGTH} characters.", "request_id")
         unique = random_id()
         base = header_id(request.headers) or body_id or unique
-        return cls(base=base, unique=unique, client=client_identity(request))
+        return cls(base=base, unique=unique, client=client_identity(request), endpoint=endpoint_of(request))
 
     def engine_id(self, prefix: str, number: int) -> str:
         """The id of an engine request: unique even if a client reuses an id. number: of its prompt."""

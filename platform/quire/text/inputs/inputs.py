@@ -11,11 +11,12 @@ from typing import Any, Literal, TypeAlias
 
 from quire.errors import BadRequest, PromptTooLong
 from quire.params.sampling import SamplingParams
+from quire.text.inputs.media_use import media_use
 from quire.text.inputs.multimodal import Encode, MultimodalProcessor
 from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.tokenizer.long_texts import LONG_TEXT, ShouldContinue
 from quire.text.tokenizer.tokenizer import Tokenizer
-from quire.types import Media, Prompt, Request
+from quire.types import Media, MediaUse, Prompt, Request
 
 PromptInput: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}; the maps may have "multi_modal_data"."""
@@ -83,6 +84,7 @@ def to_prompt(
     limits = limits or InputLimits()
     text, ids = _text_and_ids(value, limits.param)
     media: tuple[Media, ...] = ()
+    used = MediaUse()
 
     def encode(part: str, special: bool) -> list[int]:
         return _tokenize(part, tokenizer, limits, special and add_special_tokens)
@@ -93,6 +95,7 @@ def to_prompt(
         if multimodal is None:
             raise BadRequest(f"This model takes text only, but `{MEDIA}` was given.", limits.param)
         ids, media = multimodal.process(text, ids, value[MEDIA], encode, limits.param)
+        used = media_use(value[MEDIA])
         _reject_truncation(ids, limits)
     else:
         ids = encode(text or "", True) if ids is None else ids
@@ -100,7 +103,7 @@ def to_prompt(
             multimodal.reject_markers(ids, limits.param)
     ids = truncate(ids, limits)
     check_length(ids, limits)
-    return Prompt(token_ids=tuple(ids), text=text, media=media)
+    return Prompt(token_ids=tuple(ids), text=text, media=media, media_use=used)
 
 
 def _encoder_prompt(

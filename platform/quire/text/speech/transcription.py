@@ -22,7 +22,7 @@ from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.outputs.outputs import CompletionOutput, RequestOutput
 from quire.text.speech.transcript import Transcription, TranscriptSegment, join_texts
 from quire.text.tokenizer.tokenizer import Tokenizer
-from quire.types import ModelInfo, Prompt
+from quire.types import MediaUse, ModelInfo, Prompt
 
 if TYPE_CHECKING:
     from quire.media.audio import Audio
@@ -147,7 +147,8 @@ class TranscriptionModel:
 
     def _step(self, detection: LanguageDetection, window: Window, allowed: Sequence[int]) -> TranscriptionPrompt:
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, allowed_token_ids=allowed, ignore_eos=True)
-        return TranscriptionPrompt(prompt=self._prompt(detection.prompt_ids, window), params=params)
+        prompt = replace(self._prompt(detection.prompt_ids, window), media_use=MediaUse())  # counted when transcribed
+        return TranscriptionPrompt(prompt=prompt, params=params)
 
     def _prompt(self, ids: Sequence[int], window: Window) -> Prompt:
         limits = InputLimits(max_model_len=self._info.max_model_len, vocab_size=self._info.vocab_size, param="prompt")

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from audio_model import NUM_PARTS
-from fake_client import info
+from fake_client import http, info
 from speech_forms import CUTS, LONG, events_of, post, prompts_of
 
 from quire.records import LogitsProcessor, RequestGate, RequestRefused
+from quire.settings.server_config import ServerConfig
 from quire.types.adapter_info import AdapterInfo
 
 
@@ -170,3 +171,15 @@ async def test_an_adapter_is_named_as_a_model_is_or_in_json(app_of):
     assert (await post(app, language="en", adapters='[{"name": "style", "weight": 0.5}]')).status_code == 200
     uses = [[(use.ref.name, use.weight) for use in request.adapters] for request in client.requests]
     assert uses == [[("style", 1)], [("style", 1)], [("style", 0.5)]]
+
+
+async def test_the_accounts_have_the_bytes_and_seconds_of_a_recording_once(app_of, tmp_path):
+    app, client = app_of(ServerConfig(usage_db=str(tmp_path / "usage.sqlite")))
+    await post(app, LONG, response_format="verbose_json")  # the language is detected, too
+    async with http(app) as asking:
+        answer = (await asking.get("/v1/usage?bucket_width=all&group_by=endpoint")).json()
+    app.state.service.accounting.ledger.close(10)
+    (result,) = answer["data"][0]["results"]
+    assert result["endpoint"] == "/v1/audio/transcriptions"
+    assert result["num_model_requests"] == len(client.requests)
+    assert (result["media_bytes"], round(result["audio_seconds"], 2)) == (len(LONG), 5.0)

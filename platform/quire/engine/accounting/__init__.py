@@ -1,0 +1,1 @@
+"""What each request costs: its share of the seconds of steps, and its drafted tokens."""
