@@ -18,7 +18,7 @@ from quire.engine.elastic.decisions import IDLE_S, PoolState, resized
 from quire.engine.elastic.elastic_pool import ElasticPagePool
 from quire.engine.elastic.kv_pages import KvPages
 from quire.engine.engine import Engine
-from quire.engine.memory.ledger import MemoryBudget
+from quire.engine.memory.ledger import MemoryBudget, MemoryLedger, MemoryUse
 from quire.engine_process.pacing.kv_balance import INTERVAL_S, KvBalance
 from quire.engine_process.step_loop import StepLoop
 from quire.settings.model_config import ModelConfig
@@ -267,3 +267,13 @@ def test_a_busy_model_gets_the_pages_of_an_idle_one_and_gives_them_back(folder):
             now[0] += INTERVAL_S
             assert sum(counts()) <= 128
         assert counts()[0] >= 64
+
+
+def test_the_ledger_counts_what_models_hold_now():
+    ledger, model = MemoryLedger(1 << 30), Model(40, 64, 64)
+    ledger.enter(model, "tiny", MemoryUse(weights=1000, kv_cache=model.kv_pages.held_bytes))
+    before = ledger.reserved
+    model.kv_pages.resize(60)
+    assert ledger.reserved == before + 20 * model.kv_pages.page_bytes
+    ledger.enter(model, "tiny", MemoryUse(weights=1000))  # it sleeps
+    assert ledger.reserved == 1000

@@ -68,8 +68,12 @@ class MemoryLedger:
 
     def _now(self) -> list[tuple[str, MemoryUse]]:
         """Name and use of each model; KV memory may have moved between models since they were entered."""
-        moved = [(name, use, getattr(model, "kv_pages", None)) for model, (name, use) in self._uses.items()]
-        return [(n, use if pages is None else replace(use, kv_cache=pages.held_bytes)) for n, use, pages in moved]
+        found = []
+        for model, (name, use) in self._uses.items():
+            pages = getattr(model, "kv_pages", None)
+            is_moved = pages is not None and use.kv_cache > 0  # 0: the model sleeps
+            found.append((name, replace(use, kv_cache=pages.held_bytes) if is_moved else use))
+        return found
 
     def budget(self, num_left: int = 1, free: int | None = None) -> MemoryBudget:
         """What the next model may take.
