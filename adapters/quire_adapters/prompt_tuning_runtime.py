@@ -28,7 +28,7 @@ from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.projection import adaptable_modules
 from quire_models.parts.decoder import Attention
 from quire_models.sharding.model import AttachedShard
-from quire_models.sharding.rank import HeadShare
+from quire_models.sharding.parts import attention_share
 from quire_models.step.kv_cache import KVCache
 
 TABLES = {"embed", "positions", "types"}
@@ -111,7 +111,7 @@ def own_keys(shard: AttachedShard, own: ModelPart) -> range | None:
     for block, kept in zip(whole.part.blocks, own.kv_shapes, strict=False):
         attn = getattr(block, "attn", None)
         if isinstance(attn, Attention) and 0 < kept.kv_heads < attn.kv_heads:
-            return HeadShare.of(attn.heads, attn.kv_heads, shard.rank).keys
+            return attention_share(attn, shard.rank).keys
     return None
 
 

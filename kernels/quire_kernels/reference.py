@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import int8, quantized, reference_low_rank, reference_moe
-from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.attention import HeadGroups, PositionBiases, Stripes
 from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.reference_moe import Activations, ReferenceExperts
@@ -99,6 +99,7 @@ def paged_attention(
     value_dim: int | None = None,
     biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
+    groups: HeadGroups | None = None,
 ) -> Tensor:
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1] if value_dim is None else value_dim)
     starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
@@ -106,6 +107,9 @@ def paged_attention(
         first, last = starts[r], starts[r + 1]
         k, v = (_seq_of(pool, rows.pages[r], context) for pool in (k_pool, v_pool))
         v = v if value_dim is None else k[..., :value_dim]
+        if groups is not None:
+            shared = (torch.arange(q.shape[1], device=q.device) + groups.first) // groups.size
+            k, v = k[:, shared], v[:, shared]
         positions = torch.arange(context - (last - first), context, device=q.device)[:, None]
         ends = positions[:, 0] + 1 if rows.visible_ends is None else rows.visible_ends[first:last]
         keys = torch.arange(context, device=q.device)
@@ -116,7 +120,7 @@ def paged_attention(
             hidden = hidden | (positions // chunk != keys // chunk)
         if stripes is not None:
             local = positions // stripes.block - keys // stripes.block < stripes.local
-            shifts = torch.arange(q.shape[1], device=q.device)[:, None, None] * stripes.step + 1
+            shifts = (torch.arange(q.shape[1], device=q.device) + stripes.first)[:, None, None] * stripes.step + 1
             hidden = hidden | ~(local | ((keys // stripes.block + shifts) % stripes.stride == 0))
         bias = None if biases is None else biases.at(keys - positions)
         bias = bias if slopes is None else slopes[:, None, None] * (keys - positions)

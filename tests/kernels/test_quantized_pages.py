@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from cpu_rig import FLOATS
 from torch import Tensor
 
 from quire_kernels import quantized_pages, reference
+from quire_kernels.attention import HeadGroups
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 from quire_models.step.kv_cache import KVCache
@@ -46,7 +49,9 @@ STEPS = [([1], [1]), ([1, 1, 1], [1, 15, 300]), ([13], [13]), ([5, 1, 70], [5, 1
 
 HEADS = [(4, 4, 16), (6, 2, 24), (9, 3, 64), (8, 1, 128)]
 OF_CODES = [(4, 4, 32), (6, 2, 96), (9, 3, 64), (8, 1, 128)]
-SHAPES = [(torch.int8, heads) for heads in HEADS] + [(torch.uint8, heads) for heads in OF_CODES]
+PARTS = [(5, 2, 64, HeadGroups(3)), (4, 3, 32, HeadGroups(2, 1)), (12, 2, 32, HeadGroups(9, 2))]
+"""Of ranks that have parts of some groups of query heads."""
+SHAPES = [(torch.int8, heads) for heads in (*HEADS, *PARTS)] + [(torch.uint8, heads) for heads in (*OF_CODES, *PARTS)]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -55,12 +60,13 @@ SHAPES = [(torch.int8, heads) for heads in HEADS] + [(torch.uint8, heads) for he
 def test_attention_to_quantized_pages_is_that_of_plain_torch(
     cpp: CpuOps,
     kind: torch.dtype,
-    heads: tuple[int, int, int],
+    heads: tuple[Any, ...],
     window: int | None,
     softcap: float | None,
     dtype: torch.dtype,
 ) -> None:
-    count, kv_heads, dim = heads
+    count, kv_heads, dim, *parts = heads
+    options = {"groups": parts[0]} if parts else {}
     for lens, contexts in STEPS:
         rows, slot_mapping, pages = rows_of(lens, contexts, 32)
         q = torch.randn(sum(lens), count, dim).to(dtype)
@@ -69,7 +75,7 @@ def test_attention_to_quantized_pages_is_that_of_plain_torch(
         for module in (cpp, quantized_pages):
             k_pool, v_pool = pools(pages, 32, kv_heads, dim, module is cpp, kind)
             module.write_kv(k, v, k_pool, v_pool, slot_mapping)
-            found.append(module.paged_attention(q, k_pool, v_pool, rows, dim**-0.5, window, softcap))
+            found.append(module.paged_attention(q, k_pool, v_pool, rows, dim**-0.5, window, softcap, **options))
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(found[0], found[1], atol=tolerance, rtol=tolerance)
 

@@ -8,7 +8,7 @@ import pytest
 from engine_rig import greedy, random_ids, rig_of
 from family_checks import plugins
 from lora_rig import Base
-from rank_rig import TWO_RANKS, TWO_STAGES
+from rank_rig import DIVIDED_GROUPS, TWO_RANKS, TWO_STAGES
 from thread_ranks import launch_thread
 
 from quire.errors import BadRequest
@@ -18,8 +18,8 @@ LLAMA, QWEN = "LlamaForCausalLM", "Qwen2ForCausalLM"
 TIED = {"tie_word_embeddings": True}
 DORA = {"use_dora": True, "target_modules": "all-linear"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "DoRA": (LLAMA, DORA, {}),
-    "DoRA on fused matrices": ("Phi3ForCausalLM", DORA, {}),
+    "DoRA": (LLAMA, DORA, DIVIDED_GROUPS),
+    "DoRA on fused matrices": ("Phi3ForCausalLM", DORA, DIVIDED_GROUPS),
     "DoRA on a table and a head": (LLAMA, {"use_dora": True, "target_modules": ["embed_tokens", "lm_head"]}, TIED),
     "DoRA and all biases": (QWEN, {"use_dora": True, "target_modules": ["q_proj", "o_proj"], "bias": "all"}, {}),
     "biases that one rank adds": ("OPTForCausalLM", {"target_modules": "all-linear", "bias": "lora_only"}, {}),

@@ -11,7 +11,7 @@ from family_checks import plugins
 from ia3_rig import CASES as IA3_CASES, World as Ia3World
 from parity_model import total_preemptions
 from pooling_rig import pooled
-from rank_rig import TWO_RANKS, TWO_STAGES, WAYS, on_one_and_several
+from rank_rig import DIVIDED_GROUPS, TWO_RANKS, TWO_STAGES, WAYS, on_one_and_several
 from virtual_tokens_rig import World as VirtualTokensWorld, using
 
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -35,7 +35,7 @@ REQUESTS: dict[str, SamplingParams | BeamSearchParams] = {
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
-    save(reference_model("LlamaForCausalLM"), folder)
+    save(reference_model("LlamaForCausalLM", **DIVIDED_GROUPS), folder)
     return byte_tokenizer(folder)
 
 
@@ -157,7 +157,7 @@ def test_ia3(tmp_path: Path, name: str, ranks: dict[str, int]) -> None:
 
 @divided
 def test_virtual_tokens(tmp_path: Path, ranks: dict[str, int]) -> None:
-    world = VirtualTokensWorld(tmp_path, "LlamaForCausalLM", ("prompt", "mlp", "prefix", "lora"))
+    world = VirtualTokensWorld(tmp_path, "LlamaForCausalLM", ("prompt", "mlp", "prefix", "lora"), **DIVIDED_GROUPS)
     prompts = [random_ids(Random(i), 9) for i in range(len(world.models))]
 
     def answers(rig: Rig) -> list[list[int]]:

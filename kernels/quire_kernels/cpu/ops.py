@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.attention import HeadGroups, PositionBiases, Stripes
 from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks
 from quire_kernels.cpu.compiled.program import step_rows
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
@@ -179,10 +179,12 @@ class CpuOps(StateOps):
         value_dim: int | None = None,
         biases: PositionBiases | None = None,
         stripes: Stripes | None = None,
+        groups: HeadGroups | None = None,
     ) -> Tensor:
         (table, reach), sparse = padded_biases(biases), None if stripes is None else torch.tensor(stripes)
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
-        fields |= {"chunk": chunk or 0, "reach": reach}
+        group, before = groups or (0, 0)
+        fields |= {"chunk": chunk or 0, "reach": reach, "group": group, "before": before}
         if isinstance(q, Proxy):
             fields["of_encoder"] = int(rows is ProxyForward.cross_attention)
             return q.tracer.attend(q, k_pool, v_pool, (sinks, slopes), value_dim, table, sparse, **fields)
@@ -196,10 +198,8 @@ class CpuOps(StateOps):
         added = slopes if table is None else table
         kept = [None if each is None else each.float().contiguous() for each in (sinks, added)]
         addresses = [None if each is None else each.data_ptr() for each in (*kept, sparse)]
-        fields["stripes"] = addresses[2]
-        self.run(
-            Op.ATTENTION, [q, *kv], out, (k_pool, v_pool), rows=rows, weight=addresses[0], bias=addresses[1], **fields
-        )
+        fields |= dict(zip(("weight", "bias", "stripes"), addresses, strict=True))
+        self.run(Op.ATTENTION, [q, *kv], out, (k_pool, v_pool), rows=rows, **fields)
         return out
 
     def read_kv(self, k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

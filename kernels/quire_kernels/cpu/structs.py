@@ -122,6 +122,8 @@ class Instruction(ctypes.Structure):
         ("gated", c_int32),
         ("selected", c_int32),
         ("of_encoder", c_int32),
+        ("group", c_int32),
+        ("before", c_int32),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.attention import HeadGroups, PositionBiases, Stripes, in_whole_groups
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch.scoring import Scoring
 
@@ -56,15 +56,20 @@ def paged_attention(
     value_dim: int | None = None,
     biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
+    groups: HeadGroups | None = None,
 ) -> Tensor:
+    if groups is not None:
+        options: dict[str, Any] = {"sinks": sinks, "slopes": slopes, "biases": biases, "stripes": stripes}
+        options |= {"chunk": chunk, "value_dim": value_dim}
+        return in_whole_groups(paged_attention, groups, q, k_pool, v_pool, rows, scale, window, softcap, **options)
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
     scores = Scoring(scale, softcap, sinks, slopes, biases, stripes)
-    groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
-    if len(groups) == 1 and groups[0].tokens is None:
-        return _attend(q, k_pool, v_pool, groups[0], scores)
+    calls = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
+    if len(calls) == 1 and calls[0].tokens is None:
+        return _attend(q, k_pool, v_pool, calls[0], scores)
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1])
-    for group in groups:
+    for group in calls:
         if group.tokens is None:
             span = slice(group.start, group.start + group.count * group.length)
             out[span] = _attend(q[span], k_pool, v_pool, group, scores)

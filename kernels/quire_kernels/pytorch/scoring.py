@@ -59,7 +59,7 @@ class Scoring:
         if self.biases is not None:
             found.add_(self.biases.at(keys - positions).transpose(0, 1))
         if self.stripes is not None:
-            block, local, stride, step = self.stripes
+            block, local, stride, step, first = self.stripes
             near = positions // block - keys // block < local  # [count, length, keys]
-            shifts = torch.arange(found.shape[1], device=found.device)[:, None, None] * step + 1
+            shifts = (torch.arange(found.shape[1], device=found.device) + first)[:, None, None] * step + 1
             found.masked_fill_(~(near[:, None] | ((keys[:, None] // block + shifts) % stride == 0)), -torch.inf)

@@ -16,7 +16,7 @@ from quire_models.modules.blocks import DecoderModel
 from quire_models.sharding.cuts import WHOLE, Cut, cut
 from quire_models.sharding.files import CutFiles, names_here, own_names_table
 from quire_models.sharding.modules import as_indices, cut_of, module_cuts, sums_inside
-from quire_models.sharding.parts import shard_model
+from quire_models.sharding.parts import rank_of_model, shard_model
 from quire_models.sharding.rank import Rank
 from quire_models.sharding.stage_flow import ModelStage, StageFlow
 from quire_models.sharding.stages import Stage
@@ -118,16 +118,18 @@ class ModelShard:
         """
         held = frozenset(path for path, _ in own.named_modules())
         cuts: dict[str, Cut] = {}
-        if self.rank.size > 1:
-            cuts = self._add_up(whole, own, held) | self._vocabulary(whole, own)
+        rank = self.rank
+        if rank.size > 1:
+            rank = rank_of_model(whole.part, rank)
+            cuts = self._add_up(whole, own, held, rank) | self._vocabulary(whole, own)
             own.register_forward_pre_hook(lambda *_: self.group.begin())
             own.register_forward_hook(lambda *_: self.group.check())
         if self.stage is not None and self.flow is not None:
             own.stage = ModelStage(self.flow, self.stage, whole.part, self.group.check)
-        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up, held)
+        own.shard = AttachedShard(rank, whole, cuts, self.add_up, held)
         return own.shard
 
-    def _add_up(self, whole: Any, own: Any, held: Container[str]) -> dict[str, Cut]:
+    def _add_up(self, whole: Any, own: Any, held: Container[str], rank: Rank) -> dict[str, Cut]:
         """Let the modules add up their outputs; returns their cuts. held: paths of modules that the rank has."""
         cuts: dict[str, Cut] = {}
         partial: set[str] = set()
@@ -135,11 +137,11 @@ class ModelShard:
         for path, module in whole.named_modules():
             if path not in held:
                 continue
-            found = module_cuts(module, getattr(own.get_submodule(path), "part", None), self.rank)
+            found = module_cuts(module, getattr(own.get_submodule(path), "part", None), rank)
             if found is None:
                 continue
             for name, parameter in module.named_parameters():
-                made = cut_of(name, parameter.dim(), found, self.rank)
+                made = cut_of(name, parameter.dim(), found, rank)
                 if made.indices or not made.adds:
                     cuts[_joined(path, name)] = made
             partial.update(_joined(path, name) for name in found.partial)

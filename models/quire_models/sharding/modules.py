@@ -19,7 +19,7 @@ from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.recurrent.delta import GatedDeltaNetModule, KimiDeltaModule
 from quire_models.modules.recurrent.mamba import Mamba1Module, Mamba2Module
 from quire_models.sharding.cuts import Cut, columns_of, of_heads
-from quire_models.sharding.parts import mamba2_shares
+from quire_models.sharding.parts import attention_share, mamba2_shares
 from quire_models.sharding.rank import HeadShare, Rank
 
 Pieces = dict[str, Tensor | range]
@@ -47,7 +47,7 @@ def module_cuts(module: nn.Module, part: Any, rank: Rank) -> ModuleCuts | None:
 
 
 def _self_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
+    share = attention_share(part, rank)
     queries = [(part.heads * part.head_dim, of_heads(share.queries, part.head_dim))]
     if part.gate:
         queries.append((part.heads * part.value_width, of_heads(share.queries, part.value_width)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any
 
 from quire.errors import ConfigError
@@ -24,6 +25,7 @@ from quire_models.parts.moe import Moe, SigmoidGated
 from quire_models.parts.norms import PerHead, RMSNorm
 from quire_models.parts.recurrent.delta import GatedDeltaNet, KimiDelta
 from quire_models.parts.recurrent.mamba import Mamba1, Mamba2
+from quire_models.parts.state import parts_of
 from quire_models.sharding.rank import HeadShare, Rank
 
 CONTAINERS = (Block, ParallelBlock, PostNormBlock, MixerBlock, ParallelMixers, CrossAttentionBlock, SigmoidGated)
@@ -33,6 +35,16 @@ BRANCHES = ("attn", "mlp", "mixer", "cross", "part")
 """Fields of containers that are divided."""
 
 
+def rank_of_model(decoder: Any, rank: Rank) -> Rank:
+    """The rank, with whole groups of heads if a block reads the keys of one that has other numbers of heads."""
+    blocks = [[part for part in parts_of(block) if type(part) is Attention] for block in decoder.blocks]
+    pairs = [
+        (reader, source) for reader in chain(*blocks) if reader.kv_from is not None for source in blocks[reader.kv_from]
+    ]
+    alike = all((one.heads, one.kv_heads) == (other.heads, other.kv_heads) for one, other in pairs)
+    return rank if alike else replace(rank, whole_groups=True)
+
+
 def shard_model(decoder: Any, rank: Rank) -> Any:
     """The decoder or encoder of one rank. Raises ConfigError if it cannot be divided."""
     if not isinstance(decoder, Decoder | Encoder):
@@ -40,6 +52,7 @@ def shard_model(decoder: Any, rank: Rank) -> Any:
             f"--tensor-parallel-size {rank.size}: this model is not made of Quire's parts (a fallback builds it), so "
             "it cannot be divided; serve it with --tensor-parallel-size 1, or use --data-parallel-size."
         )
+    rank = rank_of_model(decoder, rank)
     changed: Any = replace(decoder, blocks=tuple(shard_part(block, rank) for block in decoder.blocks))
     if isinstance(decoder, Encoder):
         return changed
@@ -64,12 +77,25 @@ def _divides_norm(part: Attention | RowAttention, rank: Rank) -> bool:
     return norm is None or isinstance(norm, PerHead) or (isinstance(norm, RMSNorm) and part.kv_heads >= rank.size)
 
 
+def attention_share(part: Attention, rank: Rank) -> HeadShare:
+    """The heads of a rank that does not compute the part whole."""
+    rank = replace(rank, whole_groups=True) if part.qk_norm_wide else rank  # no key may be in a sum twice
+    return HeadShare.of(part.heads, part.kv_heads, rank)
+
+
 def _attention(part: Attention, rank: Rank) -> Attention:
     if part.qk_norm_wide and not _divides_norm(part, rank):
         return part
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
-    alibi = part.alibi[share.queries.start : share.queries.stop]
-    return replace(part, heads=len(share.queries), kv_heads=len(share.keys), alibi=alibi)
+    share = attention_share(part, rank)
+    first, heads, stripes = share.queries.start, len(share.queries), part.stripes
+    return replace(
+        part,
+        heads=heads,
+        kv_heads=len(share.keys),
+        groups=share.groups,
+        alibi=part.alibi[first : first + heads],
+        stripes=None if stripes is None else stripes._replace(first=first),
+    )
 
 
 def _row_attention(part: RowAttention, rank: Rank) -> RowAttention:

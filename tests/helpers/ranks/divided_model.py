@@ -88,7 +88,9 @@ def divided(
 
     def work(rank: int) -> tuple[list[Tensor], LoadedModel]:
         try:
-            loaded = load(folder, ModelShard(Rank(rank, size, by_expert), members[rank]), **settings)
+            loaded = load(
+                folder, ModelShard(Rank(rank, size, by_expert, whole_groups=False), members[rank]), **settings
+            )
             return logits(loaded, seqs), loaded
         except BaseException:
             members[rank].fail()  # the others would wait for this one

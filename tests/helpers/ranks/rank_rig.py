@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 TWO_RANKS = {"tensor_parallel_size": 2}
 TWO_STAGES = {"pipeline_parallel_size": 2}
+DIVIDED_GROUPS = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3}
+"""Settings of a model of which two ranks have three query heads each, and both the second key-value head."""
 WAYS = {"two ranks": TWO_RANKS, "two stages": TWO_STAGES}
 """Ways of dividing a model, by their names."""
 

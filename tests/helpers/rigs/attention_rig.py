@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels import reference
+from quire_kernels.attention import HeadGroups
 from quire_kernels.ops import AttentionMetadata
 
 
@@ -47,6 +48,7 @@ class Attention:
     softcap: float | None = None
     page_size: int = 16
     shared: int = 0
+    groups: HeadGroups | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, AttentionMetadata, int]:
@@ -71,9 +73,8 @@ class Attention:
         mine, k, v, slot_mapping, all_rows, pages = self.tensors
         k_pool, v_pool = self.pools(pages)
         module.write_kv(k, v, k_pool, v_pool, slot_mapping)
-        return module.paged_attention(
-            mine if q is None else q, k_pool, v_pool, rows or all_rows, self.dim**-0.5, self.window, self.softcap
-        )
+        given = rows or all_rows, self.dim**-0.5, self.window, self.softcap
+        return module.paged_attention(mine if q is None else q, k_pool, v_pool, *given, groups=self.groups)
 
 
 @cache

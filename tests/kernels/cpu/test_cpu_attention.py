@@ -12,6 +12,7 @@ from cpu_rig import FLOATS, close
 from torch import Tensor
 
 from quire_kernels import reference
+from quire_kernels.attention import HeadGroups
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 
@@ -54,6 +55,22 @@ def test_rows_may_share_pages_and_may_have_no_tokens(cpp_floats: CpuOps, dtype: 
         Attention((1, 1, 20), (70, 65, 84), 4, 2, 32, dtype, shared=4),
         Attention((1, 0, 3, 0), (70, 65, 20, 0), 4, 2, 32, dtype),
     ):
+        close(case.by(cpp_floats), expected(case))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("heads", "groups"),
+    [((5, 2, 64), (3, 0)), ((4, 2, 24), (3, 2)), ((6, 3, 32), (4, 3)), ((8, 2, 96), (7, 3)), ((25, 2, 32), (20, 15))],
+    ids=str,
+)
+def test_a_rank_may_have_parts_of_the_first_and_last_group_of_heads(
+    cpp_floats: CpuOps, heads: tuple[int, int, int], groups: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """With few lines of a key-value head and with many, in tiles of one row and of several that share pages."""
+    for lens, contexts in (*STEPS[:5], ((1,) * 3, (200, 165, 140))):
+        shared = 4 if contexts[0] == 200 and len(lens) == 3 else 0
+        case = Attention(lens, contexts, *heads, dtype, shared=shared, groups=HeadGroups(*groups))
         close(case.by(cpp_floats), expected(case))
 
 

@@ -15,6 +15,7 @@ from interpreted import DEVICE, TritonOps, needs_triton, triton_ops
 from torch import Tensor
 
 from quire_kernels import reference
+from quire_kernels.attention import HeadGroups
 from quire_kernels.ops import AttentionMetadata
 from quire_testing.ops.attention_cases import rows_of, with_lookahead
 from quire_testing.ops.cases import RandomInputs
@@ -96,6 +97,13 @@ def test_it_is_the_reference(
 def test_every_option_where_contexts_are_split(triton: TritonOps, option: int) -> None:
     step = Step([(1, 150), (3, 90), (1, 0), (17, 30)], (4, 1, 32, 16), torch.float32)
     step.check(triton, step.rows, **list(options(step.draw, 4))[option])
+
+
+@pytest.mark.parametrize("option", [0, 1, 3, 4, 8])
+def test_a_rank_may_have_parts_of_the_first_and_last_group_of_heads(triton: TritonOps, option: int) -> None:
+    step = Step([(1, 90), (3, 20)], (4, 2, 16, 16), torch.float32)
+    given = list(options(step.draw, 4))[option]
+    step.check(triton, step.rows, groups=HeadGroups(3, 2), **given)
 
 
 def test_values_may_be_the_first_block_of_the_keys(triton: TritonOps) -> None:

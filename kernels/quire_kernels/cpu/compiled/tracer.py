@@ -186,13 +186,15 @@ class Tracer:
         **fields: Any,
     ) -> Proxy:
         """Attention to the KV cache of a layer that `store` was called for. by_head: sinks and slopes. biases: in place
-        of slopes, as `quire_kernels.cpu.pages.biases` pads them. stripes: int64 [4].
+        of slopes, as `quire_kernels.cpu.pages.biases` pads them. stripes: int64 [5].
         """
         self._need_all()
         layer = layer_of(k_pool, v_pool)
         keys, values = self.stored.get(layer, (None, None))
-        if keys is None or values is None or not q.headed or q.width != keys.width or q.parts % keys.parts:
+        if keys is None or values is None or not q.headed or q.width != keys.width:
             raise Untraceable("queries must have heads, and attend to a layer whose keys were stored")
+        if q.parts % keys.parts and not fields["group"]:
+            raise Untraceable("key-value heads must have equal numbers of query heads")
         if value_dim is not None:
             values = TensorView(0, 0, 0, 0, value_dim)  # no parts: they are part of the keys
         if any(each is not None and each.dtype != torch.float32 for each in by_head):
@@ -200,7 +202,7 @@ class Tracer:
         sinks, slopes = (self.keep(each, q.parts) for each in by_head)
         slopes = slopes if biases is None else self.keep(biases, biases.numel())
         out = self.new(q.parts * values.width).unflatten(-1, (-1, values.width))
-        fields |= {"weight": sinks, "bias": slopes, "stripes": self.keep(stripes, 4)}
+        fields |= {"weight": sinks, "bias": slopes, "stripes": self.keep(stripes, 5)}
         self.write(Op.ATTENTION, [q], out, layer=layer, **fields)
         self.instructions[-1].inputs[1], self.instructions[-1].inputs[2] = keys, values
         return out

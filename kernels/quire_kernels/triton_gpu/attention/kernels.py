@@ -16,7 +16,7 @@ from quire_kernels.triton_gpu.device import await_previous_launch
 
 VARYING = [
     *("tiles", "first_item", "pairs_per_item", "splits", "reach", "window", "chunk"),
-    *("stripe_block", "stripe_local", "stripe_stride", "stripe_step"),
+    *("stripe_block", "stripe_local", "stripe_stride", "stripe_step", "stripe_first"),
 ]
 """Arguments that vary with the step or the model, and for which no kernel is compiled anew."""
 
@@ -60,6 +60,7 @@ def attend(
     stripe_local,
     stripe_stride,
     stripe_step,
+    stripe_first,
     UNIT: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
@@ -120,7 +121,7 @@ def attend(
     )
     slope = tl.load(slopes + head, mask=is_pair, other=0.0).to(tl.float32) if HAS_SLOPES else 0
     pairs, scoring = (position, end, head), (scale, softcap, slope, biases, reach)
-    limits = (window, chunk, (stripe_block, stripe_local, stripe_stride, stripe_step))
+    limits = (window, chunk, (stripe_block, stripe_local, stripe_stride, stripe_step, stripe_first))
     k_base, v_base = k_pool + kv_head.to(tl.int64) * k_head, v_pool + kv_head.to(tl.int64) * v_head
     pools, row_pages = (k_base, (k_page, k_slot), v_base, (v_page, v_slot)), pages + row.to(tl.int64) * pages_stride
     columns, item = tl.arange(0, V_BLOCK), tl.program_id(1) * tl.num_programs(0) + kv_head

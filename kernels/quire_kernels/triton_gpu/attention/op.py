@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.attention import HeadGroups, PositionBiases, Stripes, in_whole_groups
 from quire_kernels.candidates.capture import capturable
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu.attention.kernels import attend, combine
@@ -50,6 +50,7 @@ def paged_attention(
     value_dim: int | None = None,
     biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
+    groups: HeadGroups | None = None,
     table: LaunchTable | None = None,
 ) -> Tensor:
     """A step in which every row has one token reads neither `lens_host` nor `contexts_host`, so it can be captured.
@@ -57,17 +58,21 @@ def paged_attention(
     `rows.max_context` bounds the number of splits; in a captured step it must be the maximum of all replays. A row
     whose context is 0 gives zeros. table: of launches, None = that of the device.
     """
+    if groups is not None:
+        options: dict[str, Any] = {"sinks": sinks, "slopes": slopes, "biases": biases, "stripes": stripes}
+        options |= {"chunk": chunk, "value_dim": value_dim, "table": table}
+        return in_whole_groups(paged_attention, groups, q, k_pool, v_pool, rows, scale, window, softcap, **options)
     table = device_table(q.device) if table is None else table
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
     q = q if q.stride(-1) == 1 else q.contiguous()
     heads, width = q.shape[1], v_pool.shape[-1]
     out = q.new_empty(len(q), heads, width)
-    options = _options(rows, scale, window, softcap, sinks, slopes, chunk, biases, stripes)
+    arguments = _options(rows, scale, window, softcap, sinks, slopes, chunk, biases, stripes)
     strides = (*q.stride()[:-1], *k_pool.stride()[:-1], *v_pool.stride()[:-1])
     widths = Widths.of(q.shape[-1], width, value_dim, strides)
     for tiles in tiles_of(rows, heads // k_pool.shape[2], widths, q.element_size()):
-        _run(out, q, k_pool, v_pool, rows, tiles, widths, options, table)
+        _run(out, q, k_pool, v_pool, rows, tiles, widths, arguments, table)
     return out
 
 
@@ -83,7 +88,7 @@ def _options(
     stripes: Stripes | None,
 ) -> dict[str, Any]:
     """Arguments of the kernels; those of options that are not given have any value of the right kind."""
-    block, local, stride, step = stripes or Stripes(1, 0, 1)
+    block, local, stride, step, first = stripes or Stripes(1, 0, 1)
     given: dict[str, Any] = {
         "ENDS": rows.visible_ends,
         "SINKS": sinks,
@@ -102,7 +107,8 @@ def _options(
         "softcap": 1.0 if softcap is None else softcap,
         "window": window or 1,
         "chunk": chunk or 1,
-        **{"stripe_block": block, "stripe_local": local, "stripe_stride": stride, "stripe_step": step},
+        **{"stripe_block": block, "stripe_local": local, "stripe_stride": stride},
+        **{"stripe_step": step, "stripe_first": first},
         **{f"HAS_{name}": value is not None for name, value in given.items()},
     }
 

@@ -107,9 +107,9 @@ def is_visible(
     if HAS_CHUNK:
         visible &= position[:, None] // chunk == keys[None] // chunk
     if HAS_STRIPES:
-        block, local, stride, step = stripes
+        block, local, stride, step, first = stripes
         near = position[:, None] // block - keys[None] // block < local
-        visible &= near | ((keys[None] // block + 1 + head[:, None] * step) % stride == 0)
+        visible &= near | ((keys[None] // block + 1 + (first + head[:, None]) * step) % stride == 0)
     return visible
 
 

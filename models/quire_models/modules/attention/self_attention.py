@@ -54,7 +54,8 @@ class SelfAttention(nn.Module):
             options["slopes"] = self._slopes
         if self.position_bias is not None:
             options["biases"] = self.position_bias.by_distance()
-        options |= {name: value for name in ("chunk", "stripes") if (value := getattr(part, name)) is not None}
+        names = "chunk", "stripes", "groups"
+        options |= {name: value for name in names if (value := getattr(part, name)) is not None}
         self._options = options
 
     def _norm(self, heads: int, builder: ModuleBuilder) -> nn.Module | None:

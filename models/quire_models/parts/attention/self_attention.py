@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import HeadGroups, Stripes
 from quire_models.parts.attention.position_bias import PositionBias
 from quire_models.parts.attention.query_scaling import QueryScaling
 from quire_models.parts.rope_config import Rope
@@ -38,7 +38,7 @@ class Attention:
     values (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and
     values it reads instead of its own (shared KV). out_width: width of the output, None = that of the input.
     position_bias: what is added to scores by distance (T5), in place of alibi. stripes: blocks of positions that a
-    token attends to (Phi-3-small).
+    token attends to (Phi-3-small). groups: of the query heads, where a rank has parts of some.
     """
 
     heads: int
@@ -66,6 +66,7 @@ class Attention:
     out_width: int | None = None
     position_bias: PositionBias | None = None
     stripes: Stripes | None = None
+    groups: HeadGroups | None = None
 
     def __post_init__(self) -> None:
         if self.alibi and self.position_bias is not None:
@@ -89,7 +90,7 @@ class Attention:
     def attention_options(self) -> frozenset[str]:
         """The options that it asks of `paged_attention`."""
         used = {"sinks": self.sinks, "slopes": self.alibi, "chunk": self.chunk}
-        used |= {"biases": self.position_bias, "stripes": self.stripes}
+        used |= {"biases": self.position_bias, "stripes": self.stripes, "groups": self.groups}
         return frozenset(name for name, value in used.items() if value)
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:

@@ -116,7 +116,8 @@ class Follower:
     def _load(self) -> None:
         start = self._start
         torch.set_num_threads(start.threads)
-        shard = self._position.shard(start.config, self._group, self._flow, self._threads.add_up)
+        add_up, whole_groups = self._threads.add_up, start.whole_groups
+        shard = self._position.shard(start.config, self._group, self._flow, add_up, whole_groups)
         self._loaded = load_model(start.config, self._registry, shard=shard)
         config_json = raw_config(Path(self._loaded.info.folder))
         context = partial(plugin_context, self._loaded, config_json, start.config, self._registry, None)

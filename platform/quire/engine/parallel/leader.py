@@ -40,7 +40,7 @@ from quire.engine.parallel.messages import (
 )
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.parallel.stages.caches import with_largest_caches
-from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.position import RankPosition, needs_whole_groups
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import CheckpointError, ConfigError, QuireError
 from quire.records import ReadsHidden, Registry
@@ -74,14 +74,16 @@ class Leader:
         self._reads = AdapterReads(self.size, config.tensor_parallel_size, self.send)
         self._followers: Followers | None = None
 
+        whole_groups = needs_whole_groups(config.attention_implementation, registry)
+
         def start() -> Mapping[int, Launched]:
-            first = StartRank(config=config, rank=0, size=self.size, threads=self.threads)
+            first = StartRank(config=config, rank=0, size=self.size, threads=self.threads, whole_groups=whole_groups)
             self._group, self.flow, found = executor.start(first, registry)
             return found
 
         self._followers = Followers(start, self._take, self.fail)
         self._position = RankPosition.of(config, 0)
-        self.shard = self._position.shard(config, self._group, self.flow, self._reads.threads.add_up)
+        self.shard = self._position.shard(config, self._group, self.flow, self._reads.threads.add_up, whole_groups)
 
     @property
     def has_failed(self) -> bool:

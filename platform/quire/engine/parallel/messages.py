@@ -20,13 +20,15 @@ from quire.types import AdapterRef, Plan
 class StartRank:
     """The first message: load a part of a model.
 
-    threads: of a rank. plugins, options: of the leader's registry, None = the follower has the registry itself.
+    threads: of a rank. whole_groups: see `quire_models.sharding.rank.Rank`. plugins, options: of the leader's registry,
+    None = the follower has the registry itself.
     """
 
     config: ModelConfig
     rank: int
     size: int
     threads: int
+    whole_groups: bool
     plugins: tuple[str, ...] | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sys_path: tuple[str, ...] = ()

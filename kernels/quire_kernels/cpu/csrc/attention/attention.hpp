@@ -16,12 +16,14 @@
 
 namespace quire {
 
-// Some lines of a tile: `count` lines starting at `at` among those of every head; the token of the first is at
-// `position`. ends: ends of the visible positions of that token and the following ones, unless implied by their
-// positions.
+// Some lines of a tile: `count` lines starting at `at` among those of one query head, or of some that are computed
+// together; the token of the first is at `position`. ends: ends of the visible positions of that token and the
+// following ones, unless implied by their positions.
 struct Lines {
   int64_t at, count, position;
   const int32_t* ends = nullptr;
+
+  Lines of(int64_t queries) const { return {at * queries, count * queries, position, ends}; }
 };
 
 // The lines of one head that are processed together in a block: `count` lines starting at `at` in memory.
@@ -45,7 +47,7 @@ inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* w
 template <class Kind, class T>
 void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
-  const int64_t per_head = args.heads / args.k.heads, stride = padded(args.v.dim, LANES);
+  const int64_t stride = padded(args.v.dim, LANES);
   const bool bounded = args.window != 0 || args.chunk != 0;
   const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
   LineBias bias;
@@ -54,17 +56,17 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
     const int64_t at = strip.at + l;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
     if (soft.slopes) {
-      bias.slope = soft.raw(soft.slopes[block.head + per_head - strip.heads_left]);
+      bias.slope = soft.raw(soft.slopes[block.head + block.queries - strip.heads_left]);
       bias.distance = static_cast<float>(block.begin - strip.position);
     }
     if (args.biases) {
       bias.unit = soft.raw(1.0f);
-      bias.biases = args.biases_of(block.head + per_head - strip.heads_left, block.begin - strip.position);
+      bias.biases = args.biases_of(block.head + block.queries - strip.heads_left, block.begin - strip.position);
     }
     bool seen = true;
     if (args.stripes) {
       const int64_t end = std::min<int64_t>(block.count, strip.position + args.ahead + 1 - block.begin);
-      seen = args.stripes->mark(strip.position, block.head + per_head - strip.heads_left, block.begin, 0,
+      seen = args.stripes->mark(strip.position, block.head + block.queries - strip.heads_left, block.begin, 0,
                                 static_cast<int>(end), HIDDEN, hidden);
       bias.unit = 1, bias.biases = hidden;
     }
@@ -84,7 +86,7 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
         std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
     }
     if (--strip.heads_left > 0) continue;
-    strip.position++, strip.heads_left = per_head;
+    strip.position++, strip.heads_left = block.queries;
     if (strip.ends) strip.ends++;
   }
 }
@@ -100,7 +102,7 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
   const auto score = [&](int64_t strip, int current) {
     kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
   };
-  Strip strip{first + lines.at, 0, lines.position, args.heads / args.k.heads, lines.ends};
+  Strip strip{first + lines.at, 0, lines.position, block.queries, lines.ends};
   score(0, 0);
   for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
     if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
@@ -116,7 +118,8 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
 }
 
 // Lines of the key-value heads first … last-1 and the positions of a span, block by block over all heads, so that
-// pages are read in memory order. stride: lines of a head in memory. after: the span that is read next.
+// pages are read in memory order. lines: of one query head. stride: lines of a key-value head in memory. after: the
+// span that is read next.
 template <class T, class Kind>
 void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
                  int64_t last, int64_t stride, Kind kind) {
@@ -134,9 +137,11 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
       else
         set_next<T>(args, next, head - first, last - first, block);
       find<Kind>(args, here, head, mine.values.data(), block);
-      block.head = head * (args.heads / args.k.heads);
-      if (args.stripes && !args.stripes->may_see(lines.position, block.head, args.heads / args.k.heads, block.begin)) continue;
-      attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
+      block.head = args.first_query(head), block.queries = args.queries(head);
+      if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
+      const Lines own = lines.of(block.queries);
+      if constexpr (Kind::HAS_HEIGHT) kind.set_height(own.count);
+      attend_block<T>(args, own, block, mine, (head - first) * stride, kind);
     }
   }
 }
@@ -144,18 +149,19 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
 template <class T>
 void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
                   int64_t last, int64_t stride) {
-  if (args.k.stored == Stored::int4 && lines.count <= FEW_LINES)
+  const int64_t most = lines.count * args.group;  // lines of a key-value head
+  if (args.k.stored == Stored::int4 && most <= FEW_LINES)
     return attend_span<T>(args, lines, span, after, first, last, stride, CodeLines<T>{});
 #if defined(__AVX512VNNI__)
   if constexpr (MULTIPLIES_BYTES<T>)
-    if (args.k.stored == Stored::int8 && lines.count <= FEW_LINES)
+    if (args.k.stored == Stored::int8 && most <= FEW_LINES)
       return attend_span<T>(args, lines, span, after, first, last, stride, ByteLines{});
 #endif
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == 2) {
     const bool fits = args.k.dim % 32 == 0 && args.v.dim % 32 == 0;
-    if (fits && lines.count <= FewAmxLines::MAX)
-      return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{lines.count});
+    if (fits && most <= FewAmxLines::MAX)
+      return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{most});
     if (fits) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
 #endif
@@ -167,34 +173,36 @@ template <class T>
 void begin_with_sinks(const AttentionArgs& args, Scratch<T>& mine, int64_t tokens, int64_t first, int64_t last,
                       int64_t stride) {
   const ScoreTransform soft(args);
-  const int64_t per_head = args.heads / args.k.heads;
-  for (int64_t head = first; head < last; head++)
-    for (int64_t l = 0; l < tokens * per_head; l++) {
+  for (int64_t head = first; head < last; head++) {
+    const int64_t queries = args.queries(head);
+    for (int64_t l = 0; l < tokens * queries; l++) {
       const int64_t at = (head - first) * stride + l;
-      mine.top[at] = soft.raw(args.sinks[head * per_head + l % per_head]);
+      mine.top[at] = soft.raw(args.sinks[args.first_query(head) + l % queries]);
       mine.totals[at * LANES] = 1.0f;
     }
+  }
 }
 
 // Copies the queries of a tile and resets its outputs.
 template <class T>
 void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> q) {
-  const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, heads = last - first;
+  const int64_t dim = args.k.dim, heads = last - first;
   Scratch<T>& mine = scratch<T>();
   const int64_t all = heads * stride + (stride > FEW_LINES ? STRIP : 0);  // the last head's strips may exceed its lines
   const int64_t width = padded(args.v.dim, LANES);
   mine.fit(all, padded(dim, LANES), width);
   for (int64_t h = 0; h < heads; h++) {
+    const int64_t queries = args.queries(first + h);
     T* to = mine.q.data() + h * stride * dim;
-    for (int64_t t = 0; t < tile.tokens; t++, to += per_head * dim)
-      if (const T* from = q.row(tile.token + t, (first + h) * per_head); args.k.stored == Stored::int4)
-        rotate_blocks(from, per_head * dim, to);
+    for (int64_t t = 0; t < tile.tokens; t++, to += queries * dim)
+      if (const T* from = q.row(tile.token + t, args.first_query(first + h)); args.k.stored == Stored::int4)
+        rotate_blocks(from, queries * dim, to);
       else
-        std::memcpy(to, from, per_head * dim * sizeof(T));
-    std::fill_n(to, (stride - tile.tokens * per_head) * dim, T{});
+        std::memcpy(to, from, queries * dim * sizeof(T));
+    std::fill_n(to, (stride - tile.tokens * queries) * dim, T{});
     if constexpr (MULTIPLIES_BYTES<T>) {
-      if (args.k.stored != Stored::int8 || (tile.tokens * per_head > FEW_LINES && !tile.shared)) continue;
-      for (int64_t l = h * stride; l < h * stride + tile.tokens * per_head; l++)
+      if (args.k.stored != Stored::int8 || (tile.tokens * args.group > FEW_LINES && !tile.shared)) continue;
+      for (int64_t l = h * stride; l < h * stride + tile.tokens * queries; l++)
         mine.halved[l] = halve(mine.q.data() + l * dim, dim, mine.halves.data() + l * 2 * dim);
     }
   }
@@ -206,39 +214,40 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
 
 template <class T>
 void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> out) {
-  const int64_t dim = args.v.dim, per_head = args.heads / args.k.heads, width = padded(dim, LANES);
+  const int64_t dim = args.v.dim, width = padded(dim, LANES);
   Scratch<T>& mine = scratch<T>();
-  for (int64_t head = first; head < last; head++)
-    for (int64_t l = 0; l < tile.tokens * per_head; l++) {
+  for (int64_t head = first; head < last; head++) {
+    const int64_t queries = args.queries(head);
+    for (int64_t l = 0; l < tile.tokens * queries; l++) {
       const int64_t at = (head - first) * stride + l;
-      T* to = out.row(tile.token + l / per_head, head * per_head + l % per_head);
+      T* to = out.row(tile.token + l / queries, args.first_query(head) + l % queries);
       float* sums = mine.out.data() + at * width;
       if (args.k.stored == Stored::int4) rotate_blocks(sums, dim, sums);
       const F16 inverse = set1(1.0f / sum(load(mine.totals.data() + at * LANES)));
       lanes(dim, [&](int64_t i, int n) { set(to + i, load(sums + i) * inverse, n); });
     }
+  }
 }
 
 // after: the span that this thread will probably read next.
 template <class T>
 void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Span& after, int64_t first,
                  int64_t last, Rows<T> q, Rows<T> out) {
-  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head;
+  const int64_t count = tile.tokens * args.group;
   const int64_t stride = count > FEW_LINES ? padded(count, STRIP) : count;
   begin_tile(args, tile, first, last, stride, q);
   const Span span = span_of(args, rows, tile);
   if (tile.shared == 0) {
     const int32_t* ends = rows.ends ? rows.ends + tile.token : nullptr;
-    attend_lines<T>(args, {0, count, tile.position, ends}, span, after, first, last, stride);
+    attend_lines<T>(args, {0, tile.tokens, tile.position, ends}, span, after, first, last, stride);
   } else {
     const auto rest = [&](int64_t t) {
       return Span{span.pages + t * rows.pages_stride, span.end, rows.contexts[tile.row + t]};
     };
-    attend_lines<T>(args, {0, count, span.end}, span, rest(0), first, last, stride);
+    attend_lines<T>(args, {0, tile.tokens, span.end}, span, rest(0), first, last, stride);
     for (int64_t t = 0; t < tile.tokens; t++) {
       const Span own = rest(t);
-      attend_lines<T>(args, {t * per_head, per_head, own.end - 1}, own, t + 1 < tile.tokens ? rest(t + 1) : after,
-                      first, last, stride);
+      attend_lines<T>(args, {t, 1, own.end - 1}, own, t + 1 < tile.tokens ? rest(t + 1) : after, first, last, stride);
     }
   }
   end_tile(args, tile, first, last, stride, out);
@@ -249,6 +258,7 @@ constexpr int64_t ITEMS_PER_THREAD = 6;  // with so many items, threads finish a
 template <class T>
 void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q, Rows<T> out) {
   if (args.latent) divide_heads(args, rows.query_starts[rows.count], worker.size);
+  if (args.group == 0) args.group = args.heads / args.k.heads;
   std::vector<Tile>& tiles = scratch<T>().tiles;
   split_tiles(rows, args, tiles);
   const int64_t count = static_cast<int64_t>(tiles.size());

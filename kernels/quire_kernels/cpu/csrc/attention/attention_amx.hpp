@@ -6,7 +6,7 @@
 namespace quire {
 
 struct AmxLines {
-  static constexpr bool COPIES = true, BYTES = false, PREFETCHES_BY_HEAD = false;
+  static constexpr bool COPIES = true, BYTES = false, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false;
 
   AmxLines() {
     TileConfig config;
@@ -87,10 +87,15 @@ struct AmxLines {
 // read in offset from the pages, 16 positions at a time. Reading keys and values takes nearly all the time.
 struct FewAmxLines {
   static constexpr int64_t MAX = 16;
-  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = false;
+  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = true;
+  int64_t height = 0;
+
+  explicit FewAmxLines(int64_t lines) { set_height(lines); }
 
   // Tiles 0-3: sums; 4: queries; 5: keys; 6: weights of 16 positions; 7: their values.
-  explicit FewAmxLines(int64_t lines) {
+  void set_height(int64_t lines) {
+    if (lines == height) return;
+    height = lines;
     TileConfig config;
     for (int i = 0; i < 8; i++) {
       config.rows[i] = static_cast<uint8_t>(lines);

@@ -25,10 +25,10 @@ struct StepRows {
 
 // Block-sparse attention: the struct `quire_kernels.attention.Stripes`.
 struct Stripes {
-  int64_t block, local, stride, step;
+  int64_t block, local, stride, step, first;
 
   bool sees(int64_t position, int64_t head, int64_t at) const {
-    return position / block - at / block < local || (at / block + 1 + head * step) % stride == 0;
+    return position / block - at / block < local || (at / block + 1 + (first + head) * step) % stride == 0;
   }
 
   // Whether the token at `position`, or one after it, may see the BLOCK positions from `begin` on, by any of the heads.
@@ -68,6 +68,14 @@ struct AttentionArgs {
   const float* biases = nullptr;  // for each head, what is added to scores by relative position; null: nothing
   const Stripes* stripes = nullptr;
   int64_t reach = 0;              // … of a row of biases: relative positions from -reach - BLOCK to reach + BLOCK
+  int64_t group = 0;              // query heads of a key-value head; 0: heads / k.heads
+  int64_t before = 0;             // number of query heads of the first key-value head that are not here
+
+  // The query heads that use a key-value head: the first of them, and their number.
+  int64_t first_query(int64_t kv_head) const { return std::max<int64_t>(0, kv_head * group - before); }
+  int64_t queries(int64_t kv_head) const {
+    return std::min(heads, (kv_head + 1) * group - before) - first_query(kv_head);
+  }
 
   // The first position that a token at `position` attends to.
   int64_t oldest(int64_t position) const {
@@ -128,7 +136,7 @@ template <class T>
 struct Block {
   int64_t begin;  // first position
   int count;      // number of positions
-  int64_t head = 0;  // the first query head
+  int64_t head = 0, queries = 0;  // the first query head, and the number of query heads
   const T* keys[GROUPS];
   const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
   const T* next_keys[GROUPS];  // memory of the same size that is read next, to be prefetched

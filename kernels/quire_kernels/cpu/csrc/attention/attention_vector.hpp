@@ -10,12 +10,13 @@ namespace quire {
 //   COPIES: values are copied to contiguous memory; lines come in whole strips.
 //   BYTES: keys and values are the bytes of the pages; weights are bytes times a step for each line.
 //   PREFETCHES_BY_HEAD: prefetches what the next head reads, not the next block in memory order.
+//   HAS_HEIGHT: `set_height` gets the number of lines before each block.
 //
 // This kernel uses vectors; four lines at a time share what is loaded.
 template <class T>
 struct VectorLines {
   static constexpr int P = PER_UNIT<T>;
-  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true;
+  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false;
 
   // Prefetches two cache lines of a group's keys and two of its values, of those that are read next. Keys and
   // values are prefetched in parallel and evenly during the computation: two streams get more bandwidth than one,

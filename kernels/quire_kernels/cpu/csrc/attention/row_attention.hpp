@@ -112,7 +112,7 @@ void attend_row(const AttentionArgs& args, const Lines& lines, int64_t length, P
   const int64_t from = args.window ? std::max<int64_t>(0, lines.position - args.window + 1) / BLOCK * BLOCK : 0;
   const int64_t to = args.window ? std::min(length, last + args.window) : length;
   Block<T> block;
-  block.head = row.head * (args.heads / args.k.heads);
+  block.queries = args.heads / args.k.heads, block.head = row.head * block.queries;
   for (block.begin = from; block.begin < to; block.begin += BLOCK) {
     block.count = static_cast<int>(std::min<int64_t>(BLOCK, length - block.begin));
     for (int g = 0; g < GROUPS; g++) {

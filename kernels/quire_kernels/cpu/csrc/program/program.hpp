@@ -43,6 +43,7 @@ struct Instruction {
   int32_t gated;        // product: its EpilogueKind
   int32_t selected;          // computed only for the selected tokens, which `select` has gathered
   int32_t of_encoder;   // attention: to the tokens' encoder inputs
+  int32_t group, before;  // attention: as in `AttentionArgs`
 };
 
 struct Step {
@@ -130,7 +131,7 @@ struct Interpreter {
                        i.softcap, i.window};
     args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
     args.sinks = static_cast<const float*>(i.weight), args.reach = i.reach;
-    args.stripes = static_cast<const Stripes*>(i.stripes);
+    args.stripes = static_cast<const Stripes*>(i.stripes), args.group = i.group, args.before = i.before;
     (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }

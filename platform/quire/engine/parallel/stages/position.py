@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from quire.engine.loading.op_choice import op_query
+from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire_kernels.groups.group import RankGroup
 from quire_models.sharding.model import ModelShard
@@ -58,8 +61,26 @@ class RankPosition:
         return self.number - self.width if self.number >= self.width else None
 
     def shard(
-        self, config: ModelConfig, group: RankGroup, flow: StageFlow | None, add_up: Callable[[Tensor], Tensor]
+        self,
+        config: ModelConfig,
+        group: RankGroup,
+        flow: StageFlow | None,
+        add_up: Callable[[Tensor], Tensor],
+        whole_groups: bool,
     ) -> ModelShard:
         """What the rank computes of the model."""
-        rank = Rank(self.in_stage, self.width, config.enable_expert_parallel)
+        rank = Rank(self.in_stage, self.width, config.enable_expert_parallel, whole_groups)
         return ModelShard(rank, group, add_up=add_up, stage=self.stage, flow=flow)
+
+
+def needs_whole_groups(backend: str, registry: Registry) -> bool:
+    """Whether attention may be computed by what needs all query heads of a key-value head.
+
+    backend: the name that the user asks for, or auto.
+    """
+    queries = [op_query(torch.device("cpu"), dtype) for dtype in (torch.float32, torch.bfloat16)]
+    return any(
+        impl.name == backend or (backend == "auto" and not impl.on_request and None in map(impl.supports, queries))
+        for impl in registry.by_hook("quire_ops").values()
+        if impl.op == "paged_attention" and "groups" not in impl.attention_options
+    )
