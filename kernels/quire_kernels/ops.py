@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -168,6 +168,15 @@ class BoundLinear(Protocol):
     """
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor: ...
+
+
+class MatrixPlace(NamedTuple):
+    """The matrix of a model that a packed one is for. shape: [outputs, inputs]. bias: in the data type."""
+
+    shape: tuple[int, int]
+    bias: Tensor | None
+    dtype: torch.dtype
+    gated: bool
 
 
 class LinearOp(Protocol):

@@ -120,6 +120,13 @@ def release_pages(data: mmap.mmap, start: int, end: int) -> None:
         data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
+def read_ahead(data: mmap.mmap, start: int, end: int) -> None:
+    """Have the system begin to read bytes of a mapped file, where it can; returns at once."""
+    begin = start // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end and hasattr(mmap, "MADV_WILLNEED"):
+        data.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+
+
 def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:
     """Check the files with these suffixes in a folder, before libraries open them by themselves.
 

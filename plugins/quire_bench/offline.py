@@ -12,8 +12,8 @@ from quire.errors import UnknownArchitecture
 from quire.hooks.plugins_off import with_advice
 from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import RESIDENCY_SETTINGS
 from quire.settings.options import add_config
-from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.types import Prompt, Request
 from quire_bench.report import show, spread
 from quire_bench.workload import BenchRequest, add_workload_flags, at_least, jobs

@@ -7,9 +7,9 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import seconds
 from quire.settings.model_values import model_config
 from quire.settings.options import add_config
-from quire.settings.residency_config import seconds
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class CpuOp:
 
     def load(self) -> Callable[..., Any]:
         """Compile the library if necessary and return the op. Raises BuildError."""
-        function: Callable[..., Any] = getattr(_sampling() if self.op in SAMPLING else _ops(), self.op)
+        function: Callable[..., Any] = getattr(_sampling() if self.op in SAMPLING else shared_ops(), self.op)
         return function
 
 
@@ -114,7 +114,8 @@ def _no_instruction_set() -> str:
 
 
 @cache
-def _ops() -> CpuOps:
+def shared_ops() -> CpuOps:
+    """The ops for this machine's best instruction set. Raises BuildError."""
     from quire_kernels.cpu.ops import CpuOps
 
     return CpuOps(compiled())

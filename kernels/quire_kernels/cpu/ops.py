@@ -246,19 +246,19 @@ class CpuOps(StateOps):
         return out
 
     def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> PackedLinear:
-        return PackedLinear(self, weight, bias, gated)
+        return PackedLinear.bind(self, weight, bias, gated)
 
     def linear_batched(
         self, weight: Tensor, bias: Tensor | None, gated: bool = False
     ) -> PackedLinear | SplitBf16Linear:
         splits = weight.dtype == torch.float32 and self.library.isa.tiles
-        return (SplitBf16Linear if splits else PackedLinear)(self, weight, bias, gated)
+        return (SplitBf16Linear if splits else PackedLinear.bind)(self, weight, bias, gated)
 
     def linear_heads(self, weight: Tensor) -> HeadsLinear:
         return HeadsLinear(self, weight)
 
     def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Int8Linear:
-        return Int8Linear(self, weight, bias, gated)
+        return Int8Linear.bind(self, weight, bias, gated)
 
     def linear_quantized(
         self,
@@ -268,7 +268,7 @@ class CpuOps(StateOps):
         gated: bool = False,
         activation_bits: int = 8,
     ) -> QuantizedLinear:
-        return QuantizedLinear(self, matrix, bias, dtype, gated, activation_bits)
+        return QuantizedLinear.bind(self, matrix, bias, dtype, gated, activation_bits)
 
     linear_quantized.packs_rows = True  # type: ignore[attr-defined]
 

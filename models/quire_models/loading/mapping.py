@@ -65,11 +65,25 @@ class CheckpointLoader:
         self._packing = _packing(self._quantizable)
         self._processed: set[object] = set()
         self._came_from: dict[str, str] = {}
+        self._held: set[str] = set()
 
     def needs(self, name: str) -> bool:
-        """Whether to read the checkpoint tensor: not for ignored tensors, nor for the head if it is tied."""
-        tied_copy = self._decoder.tied and self._names.rename(name) == "head.weight"
-        return not tied_copy and not self._names.ignores(name)
+        """Whether to read a tensor: not ignored ones, those that `hold` made needless, and the head if it is tied."""
+        ours = self._names.rename(name)
+        slice_ = self._slices.get(ours) if self._held else None
+        is_held = slice_ is not None and slice_.parameter in self._held
+        return not is_held and not (self._decoder.tied and ours == "head.weight") and not self._names.ignores(name)
+
+    def hold(self, module: nn.Module) -> None:
+        """Do without the tensors of a module's parameters that packed matrices, which it has, took the place of."""
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        held = {names[id(p)] for p in module.parameters(recurse=False) if not p.numel()}
+        self._held |= held
+        self._processed.add(module)
+        for name in held:
+            self._filled[name] = self._sizes[name]
+        for parameter in module.parameters(recurse=False):
+            self._packing.pop(names[id(parameter)], None)  # it is packed already; what is left are biases
 
     def target(self, name: str) -> tuple[Tensor, str]:
         """The view of a parameter that the checkpoint tensor `name` fills, and its name in Quire."""
@@ -148,6 +162,8 @@ class CheckpointLoader:
     def absent_slices(self, present: Container[str]) -> Iterator[tuple[ParameterSlice, Tensor]]:
         """Slices and views that are zero because the checkpoint omits them. present: Quire names of its tensors."""
         for ours, slice_ in self._slices.items():
+            if slice_.parameter in self._held:
+                continue
             if self._names.is_optional(ours) and ours not in present and slice_.parameter not in present:
                 yield slice_, self._parameters[slice_.parameter].data[slice_.index]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.errors import CheckpointError
@@ -31,6 +31,13 @@ class WeightFiles(Protocol):
     def release(self, name: str) -> None:
         """Give the memory of what `read` returned back to the system, where it is mapped from a file."""
         ...
+
+
+def prefetch(files: WeightFiles, name: str) -> None:
+    """Begin to read what `files.read(name)` needs from the disk; does nothing if `files` has no such method."""
+    begin: Callable[[str], None] | None = getattr(files, "prefetch", None)
+    if begin is not None:
+        begin(name)
 
 
 class QuantizedFiles(Mapping[str, Shape]):
@@ -67,8 +74,16 @@ class QuantizedFiles(Mapping[str, Shape]):
         tensors = {role: self._tensors.read(tensor) for role, tensor in stored.tensors.items()}
         return self._format.read(name, stored, tensors)
 
+    def prefetch(self, name: str) -> None:
+        """Begin to read a tensor, or those of a quantized weight, from the disk."""
+        for tensor in self._parts(name):
+            self._tensors.prefetch(tensor)
+
     def release(self, name: str) -> None:
         """Give memory of mapped files back to the system."""
-        stored = self._matrices.get(name)
-        for tensor in (name,) if stored is None else stored.tensors.values():
+        for tensor in self._parts(name):
             self._tensors.release(tensor)
+
+    def _parts(self, name: str) -> Iterable[str]:
+        stored = self._matrices.get(name)
+        return (name,) if stored is None else stored.tensors.values()

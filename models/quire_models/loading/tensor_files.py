@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.errors import CheckpointError
-from quire.files import FileRefused, check, open_regular, parse_json, read_json, release_pages
+from quire.files import FileRefused, check, open_regular, parse_json, read_ahead, read_json, release_pages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +81,10 @@ class TensorFiles(Mapping[str, tuple[int, ...]]):
         """The tensor on the CPU, in the checkpoint's dtype, usually a view of the mapped file."""
         return self._opened[name].read(name)
 
+    def prefetch(self, name: str) -> None:
+        """Begin to read a tensor from the disk."""
+        self._opened[name].prefetch(name)
+
     def release(self, name: str) -> None:
         """Give the memory of a tensor that was read, and not written, back to the system; the file keeps it."""
         self._opened[name].release(name)
@@ -131,6 +135,8 @@ class _OpenFile(Protocol):
 
     def read(self, name: str) -> Tensor: ...
 
+    def prefetch(self, name: str) -> None: ...
+
     def release(self, name: str) -> None: ...
 
 
@@ -178,6 +184,9 @@ class _Safetensors:
             raise CheckpointError(f"{self._file}: tensor {name!r} cannot be read: {error}") from error
         return (found if found.data_ptr() % dtype.itemsize == 0 else found.clone()).view(dtype).view(shape)
 
+    def prefetch(self, name: str) -> None:
+        read_ahead(self._data, *self._spans[name])
+
     def release(self, name: str) -> None:
         release_pages(self._data, *self._spans[name])
 
@@ -203,6 +212,9 @@ class _TorchFile:
 
     def read(self, name: str) -> Tensor:
         return self._tensors[name]
+
+    def prefetch(self, name: str) -> None:
+        pass
 
     def release(self, name: str) -> None:
         pass

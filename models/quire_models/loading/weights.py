@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from quire.errors import CheckpointError
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
+from quire_models.loading.quantized_files import prefetch
 from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ BAR_DELAY_S = 1.0
 REPORT_EVERY_S = 5.0
 """Interval of the log messages about loading, in seconds."""
 
+
+READ_AHEAD = 1 << 26
+"""Elements of tensors that are being read from the disk while others are packed."""
 
 OnProgress: TypeAlias = Callable[[float], None] | None
 """Gets the fraction of the weights that is loaded, after each tensor. What it raises ends the load."""
@@ -95,25 +99,37 @@ def load(
     names: WeightsMapper,
     files: WeightFiles,
     on_progress: OnProgress = None,
+    restore: Callable[[nn.Module], Iterable[tuple[nn.Module, int]]] = lambda _: (),
 ) -> None:
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
     except that vectors come first, because a matrix is packed with its bias as soon as it is complete, and then the
     largest matrices, which are in memory twice while they are packed.
+    restore: yields modules in which it has put packed matrices, so that their tensors are not read, and the number of
+    elements of these.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
     files = converted(names, files)
     _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
-    sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
-    largest = max(sizes.values(), default=0)
-    progress = LoadingProgress(sum(sizes.values()), on_progress=on_progress)
+    progress = LoadingProgress(sum(p.numel() for p in model.parameters()), on_progress=on_progress)
     with closing(progress):
-        for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
+        for module, elements in restore(model):
+            loader.hold(module)
+            progress.advance(elements)
+        sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
+        largest = max(sizes.values(), default=0)
+        ordered = sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2)
+        ahead, num_ahead = iter(ordered), 0
+        for name in ordered:
+            while num_ahead < READ_AHEAD and (following := next(ahead, None)) is not None:
+                prefetch(files, following)
+                num_ahead += sizes[following]
             loader.put(name, files.read(name))
             files.release(name)
             progress.advance(sizes[name])
+            num_ahead -= sizes[name]
     loader.finish()
 
 

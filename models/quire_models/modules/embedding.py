@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from quire_kernels.ops import MatrixPlace
 from quire_models.modules.projection import ProjectionDelta
 
 if TYPE_CHECKING:
+    from quire_kernels.ops import BoundLinear
     from quire_models.modules.builder import ModuleBuilder
 
 
@@ -31,6 +34,21 @@ class EmbeddingTable(nn.Module):
         self._quantized = matrix.bind(self._ops, None, self._dtype, gated=False, activation_bits=16)
         self.weight.data = self.weight.new_empty(0, self.width)
         return True
+
+    def packed_matrices(self) -> Sequence[BoundLinear]:
+        """The table, if it is quantized."""
+        return () if self._quantized is None else (self._quantized,)
+
+    def places(self, outputs: Sequence[int]) -> Sequence[MatrixPlace]:
+        """What a packed table must be. Raises ValueError if it does not have so many rows."""
+        if list(outputs) != [self.count]:
+            raise ValueError(f"{self.count} rows are not {list(outputs)}")
+        return [MatrixPlace((self.count, self.width), None, self._dtype, gated=False)]
+
+    def put_packed(self, matrices: Sequence[BoundLinear]) -> None:
+        """Take the packed table in place of the parameter."""
+        (self._quantized,) = matrices
+        self.weight.data = self.weight.new_empty(0, self.width)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the table for ids int64, [len(ids), width]. May be called from any thread."""

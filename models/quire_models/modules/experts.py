@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
 from quire_kernels.moe import ExpertMlp
+from quire_kernels.ops import MatrixPlace
 from quire_models.loading.mapping import ParameterSlice
 from quire_models.modules.quantized import QuantizedPieces
 
@@ -108,6 +109,26 @@ class Experts(nn.Module):
             copied = not self.keeps_weights and getattr(self._moe, "keeps_copy", False)
         if copied:
             self.gate_up.data, self.down.data = self.gate_up.new_empty(0), self.down.new_empty(0)
+
+    def packed_matrices(self) -> Sequence[BoundLinear]:
+        """The matrices of the experts that stand in place of the parameters, those of `down` last."""
+        return () if self.gate_up.numel() else tuple(getattr(self._moe, "matrices", ()))
+
+    def places(self, outputs: Sequence[int]) -> Sequence[MatrixPlace]:
+        """What packed matrices of the experts must be. Raises ValueError for others."""
+        shapes = {"gate_up": (self.first_outputs, self.width), "down": (self.width, self.intermediate_size)}
+        if list(outputs) != [shape[0] for shape in shapes.values() for _ in range(self.count)]:
+            raise ValueError(f"the matrices of {self.count} experts have other outputs")
+        return [
+            MatrixPlace(shape, self._bias_of(name, expert), self._builder.dtype, self._halves(name))
+            for name, shape in shapes.items()
+            for expert in range(self.count)
+        ]
+
+    def put_packed(self, matrices: Sequence[BoundLinear]) -> None:
+        """Take packed matrices in place of the parameters. Biases may be written later."""
+        self._moe = self._builder.ops.moe(matrices[: self.count], matrices[self.count :], self.mlp)
+        self.gate_up.data, self.down.data = self.gate_up.new_empty(0), self.down.new_empty(0)
 
     def _widen(self) -> None:
         """Write the quantized matrices to the parameters, because others are not quantized."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
+from quire_kernels.ops import MatrixPlace
 from quire_models.loading.mapping import ParameterSlice
-from quire_models.modules.quantized import QuantizedPieces
+from quire_models.modules.quantized import JoinedLinear, QuantizedPieces
 
 if TYPE_CHECKING:
     from quire_kernels.ops import BoundLinear, LinearOp
@@ -47,7 +48,8 @@ class Projection(nn.Module):
     reduce: adds up the outputs of several ranks, each of which has some of the inputs (`quire_models.sharding`).
     is_quantized: whether `--quantization` applies to it.
     keeps_weights: whether the parameter stays when an op has packed it.
-    holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
+    holds_quantized_pieces: whether the matrix came quantized from a checkpoint, or packed, and the parameter never had
+    it.
     is_absorbed: whether its owner multiplies by parts of the matrix instead of calling it, so that the host must know
     which adapters change it.
     """
@@ -105,6 +107,28 @@ class Projection(nn.Module):
             self.weight.data = self.weight.new_empty(0, self.inputs)
             self._quantized, self.holds_quantized_pieces = QuantizedPieces(self.outputs), True
         return True
+
+    def packed_matrices(self) -> Sequence[BoundLinear]:
+        """The matrices that stand in place of the parameter; none while it is needed."""
+        if self.weight.numel() or self.keeps_weights:
+            return ()
+        return self.multiply.parts if isinstance(self.multiply, JoinedLinear) else (self.multiply,)
+
+    def places(self, outputs: Sequence[int]) -> Sequence[MatrixPlace]:
+        """What packed matrices with these outputs must be. Raises ValueError if they cannot take the place of the
+        parameter.
+        """
+        if sum(outputs) != self.outputs or min(outputs) < 1:
+            raise ValueError(f"{self.outputs} outputs are not {list(outputs)}")
+        biases = [None] * len(outputs) if self.bias is None else self.bias.data.split(list(outputs))
+        gated = self._gated and len(outputs) == 1
+        return [MatrixPlace((n, self.inputs), b, self._dtype, gated) for n, b in zip(outputs, biases, strict=True)]
+
+    def put_packed(self, matrices: Sequence[BoundLinear]) -> None:
+        """Take packed matrices in place of the parameter. Its bias may be written later."""
+        sizes = [matrix.packed.outputs for matrix in matrices]  # type: ignore[attr-defined]
+        self.multiply = matrices[0] if len(matrices) == 1 else JoinedLinear(matrices, sizes)
+        self.weight.data, self.holds_quantized_pieces = self.weight.new_empty(0, self.inputs), True
 
     def _widen_pieces(self) -> None:
         """Write the quantized pieces to the parameter: the others of this fused matrix are not quantized."""

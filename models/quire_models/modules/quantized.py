@@ -60,15 +60,15 @@ class JoinedLinear:
     """Several bound matrices with the same input whose outputs stand one after another."""
 
     def __init__(self, parts: Sequence[BoundLinear], sizes: Sequence[int]) -> None:
-        self._parts, self._sizes = parts, sizes
+        self.parts, self._sizes = parts, sizes
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs]."""
-        return torch.cat([part(x, float32) for part in self._parts], -1)
+        return torch.cat([part(x, float32) for part in self.parts], -1)
 
     def unpacked(self, rows: Tensor | None = None) -> Tensor:
         """The weight [outputs, inputs], or some rows of it (ids, int64)."""
-        parts: Any = self._parts
+        parts: Any = self.parts
         if rows is None:
             return torch.cat([part.unpacked() for part in parts])
         start, found = 0, torch.empty(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -30,6 +30,9 @@ class RepeatedProjection(Projection):
 
     def process_weights(self) -> None:
         """Do nothing: the source binds the matrix."""
+
+    def packed_matrices(self) -> Sequence[BoundLinear]:
+        return ()
 
     def rows(self, ids: Tensor) -> Tensor:
         return self._source.rows(ids)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from quire_models.loading.mapping import CheckpointLoader, ParameterSlice, parameter_slices
+from quire_models.loading.quantized_files import prefetch
 from quire_models.loading.weight_names import RowOrder, WeightsMapper
 from quire_models.sharding.cuts import WHOLE, Cut, Index, cut, slice_key, slice_names
 
@@ -98,6 +99,10 @@ class CutFiles(Mapping[str, Shape]):
             order = transform.index(self._decoder)
             return cut(weight, (order[indices[0]], *indices[1:]))
         return cut(weight if transform is None else transform(weight, self._decoder), indices)
+
+    def prefetch(self, name: str) -> None:
+        """Begin to read what holds a tensor of the rank from the disk."""
+        prefetch(self._tensors, self._found[name].name)
 
     def release(self, name: str) -> None:
         """Give memory of mapped files back to the system."""

@@ -65,11 +65,11 @@ class KVCache:
     def num_pages(self) -> int:
         return self.k[0].shape[0] if self.k else 0
 
-    def prefault(self, should_continue: Callable[[], bool]) -> None:
+    def prefault(self, should_continue: Callable[[], bool], usable: Callable[[], int] | None = None) -> None:
         """Allocate the cache's physical memory, so that no step waits for page faults; may run concurrently with steps.
 
         It proceeds from the first pages to the last and stops early when `should_continue` returns False. On a CPU
-        only.
+        only. usable: returns how many pages need memory, None = all.
         """
         pools = [pool for pool in self.k + self.v if pool.device.type == "cpu" and pool.numel()]
         tensors = [pool.view(-1).view(torch.uint8) for pool in pools]
@@ -78,7 +78,16 @@ class KVCache:
             for tensor in tensors:
                 if not should_continue():
                     return
-                prefault(tensor[start : start + PREFAULT_BYTES])
+                end = len(tensor) if usable is None else len(tensor) // self.num_pages * usable()
+                prefault(tensor[start : min(end, start + PREFAULT_BYTES)])
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Give the memory of pages, in ascending order, back to the system; they are zeros then. On a CPU only."""
+        starts = [page for i, page in enumerate(pages) if i == 0 or pages[i - 1] + 1 != page]
+        ends = [page + 1 for i, page in enumerate(pages) if i + 1 == len(pages) or page + 1 != pages[i + 1]]
+        for start, end in zip(starts, ends, strict=True):
+            for pool in self.k + self.v:
+                return_memory(pool[start:end])
 
     def return_memory(self) -> bool:
         """Give the memory of all pages, which are zeros then, back to the system; whether that worked. On a CPU."""

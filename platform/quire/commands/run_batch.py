@@ -19,8 +19,8 @@ from quire.errors import BadRequest, ConfigError
 from quire.log_format import log_to_stderr
 from quire.records import Command
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import RESIDENCY_SETTINGS
 from quire.settings.options import add_config, model_list
-from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.settings.server_config import ServerConfig
 from quire.types.batch_line import answer_line, custom_id_of, error_line, parse_line
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
+from quire.engine.elastic.kv_pages import page_pool
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.graphs.capture import graph_rows
 from quire.engine.kv_tiers.build import build_kv_tiers
@@ -111,9 +112,9 @@ def _build(
     )
     divisions = num_divisions(loaded, config, speculation)
     tiers = build_kv_tiers(config, registry, loaded, adapters.registry.known)
-    caching = config.enable_prefix_caching and not loaded.decoder.non_causal
+    pool = page_pool(caches, config, loaded, tiers.listener)
     scheduler = Scheduler(
-        PagePool(caches.num_pages, config.page_size, caching, tiers.listener),
+        pool,
         choose_policy(registry, config.scheduling_policy, context),
         SchedulerLimits.from_config(
             config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens, num_divisions=divisions
@@ -123,7 +124,7 @@ def _build(
         states=StateSlots.from_sizes(caches, config),
     )
     sizes = RunnerSizes(
-        num_pages=caches.num_pages,
+        num_pages=caches.capacity,
         num_host_pages=caches.num_host_pages,
         page_size=config.page_size,
         max_tokens=max_tokens,
@@ -160,6 +161,7 @@ def _build(
             registry=registry,
             memory=ranks.of_all(memory),
             scheduler=scheduler,
+            pool=pool,
             runner=runner,
             processors=processors,
             grammars=grammars,

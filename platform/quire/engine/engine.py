@@ -19,6 +19,7 @@ from typing import Any
 
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.adapters.registry import AdapterRegistry
+from quire.engine.elastic.kv_pages import kv_pages
 from quire.engine.kv_tiers.kv_tiers import KvTiers
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.free_caches import free_caches
@@ -32,6 +33,7 @@ from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.scheduler.candidates import Admission
+from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.scheduler import Scheduler
 from quire.engine.speculation.speculation import Speculation
 from quire.engine.structured.grammars import Grammars
@@ -64,6 +66,7 @@ class EngineParts:
     registry: Registry
     memory: MemoryUse
     scheduler: Scheduler
+    pool: PagePool
     runner: ModelRunner
     processors: LogitsProcessors
     grammars: Grammars
@@ -86,10 +89,9 @@ class Engine:
         self.loaded, self.info, self.memory = parts.loaded, parts.info, parts.memory
         self._registry, self._scheduler = parts.registry, parts.scheduler
         self._runner = parts.runner
-        self._processors = parts.processors
-        self._grammars = parts.grammars
-        self._adapters = parts.adapters
-        self._towers = parts.towers
+        self.kv_pages = kv_pages(parts.pool, parts.runner, parts.info.max_model_len, parts.scheduler)
+        self._processors, self._grammars = parts.processors, parts.grammars
+        self._adapters, self._towers = parts.adapters, parts.towers
         self._tokenizer = parts.tokenizer
         self._speculation, self._ranks, self._tiers = parts.speculation, parts.ranks, parts.tiers
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
@@ -226,7 +228,7 @@ class Engine:
         """Work in the background that the first requests would otherwise wait for."""
         if self.loaded.decoder.has_lm_head and self._tokenizer is not None and self._tokenizer() is not None:
             self._grammars.prepare()
-        prefault(self._runner, stopping, lambda: self.has_work)
+        prefault(self._runner, stopping, lambda: self.has_work, self.kv_pages)
 
     @property
     def adapters(self) -> AdapterRegistry:
@@ -265,7 +267,7 @@ class Engine:
         self._tiers.close()
         self._ranks.close()
         release_weights(self.loaded.module)
-        del self._runner, self._speculation, self.loaded
+        del self._runner, self._speculation, self.loaded, self.kv_pages
 
 
 def try_admit(grammars: Grammars, adapters: EngineAdapters, request: Request) -> Admission | QuireError:

@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 
 from quire.llm.arguments import known_settings
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import RESIDENCY_SETTINGS
 from quire.settings.options import add_config
-from quire.settings.residency_config import RESIDENCY_SETTINGS
 
 _Parser = TypeVar("_Parser", bound=argparse.ArgumentParser)
 

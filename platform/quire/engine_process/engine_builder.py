@@ -162,6 +162,8 @@ class EngineBuilder:
         """Free the KV cache of an engine without requests; False: it is not possible. Its weights stay."""
         if not self.can_free_caches(config) or not engine.free_caches():
             return False
+        if engine.kv_pages is not None:  # it wakes with its own share, which is reserved then
+            engine.kv_pages.resize(engine.kv_pages.share)
         self._ledgers[True].enter(engine, config.name, replace(engine.memory, kv_cache=0, swap=0))
         return True
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from quire.engine_process.adapter_messages import AdapterRegistryProtocol
 from quire.engine_process.pacing.background import BackgroundPacer
+from quire.engine_process.pacing.kv_balance import KvBalance
 from quire.engine_process.pacing.time_slicing import TimeSlicer
 from quire.engine_process.wire.error_info import ErrorInfo, to_error_info
 from quire.engine_process.wire.message import WireMessage
@@ -117,12 +118,14 @@ class StepLoop:
         self._draining: dict[str, Callable[[EngineProtocol], None]] = {}
         self._pauses: dict[str, _Pause] = {}
         self._background = BackgroundPacer(clock)
+        self._kv = KvBalance(clock)
 
     def add(self, engine: EngineProtocol, max_tokens: int) -> None:
         """Serve a model, the steps of which have at most `max_tokens` tokens."""
         name = engine.info.name
         self.engines[name] = engine
         self._slicer.add(name, max_tokens)
+        self._kv.add(name, engine)
 
     def remove(self, name: str, on_removed: Callable[[EngineProtocol], None]) -> None:
         """Accept no more requests for a model; `on_removed` gets its engine when those in flight have ended."""
@@ -166,6 +169,7 @@ class StepLoop:
 
         Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
         """
+        self._kv.step(self.engines)
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
         pauses = {name: self._pauses[name].until - self._clock() for name in with_work if name in self._pauses}
         ready = self._background.may_step([name for name in with_work if pauses.get(name, 0) <= 0])
@@ -237,6 +241,7 @@ class StepLoop:
         for name in [name for name in self._draining if name not in busy]:
             on_removed = self._draining.pop(name)
             self._slicer.remove(name)
+            self._kv.remove(name)
             self._pauses.pop(name, None)
             on_removed(self.engines.pop(name))
 

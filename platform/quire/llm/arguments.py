@@ -13,8 +13,8 @@ from typing import Any
 from quire.errors import BadRequest
 from quire.from_vllm.arguments import without_vllm_arguments
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import RESIDENCY_SETTINGS
 from quire.settings.near_names import near_name
-from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.settings.server_config import ServerConfig
 from quire.text.inputs.inputs import PromptInput
 from quire.types import LoRARequest

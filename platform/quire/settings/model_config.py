@@ -12,14 +12,15 @@ from typing import Any
 
 from quire.errors import ConfigError
 from quire.settings.attention_backends import backend_name
-from quire.settings.kv_tiers_config import KvTiersConfig
-from quire.settings.residency_config import ResidencyConfig
+from quire.settings.model_groups.kv_tiers_config import KvTiersConfig
+from quire.settings.model_groups.residency_config import ResidencyConfig
+from quire.settings.model_groups.weights_cache_config import WeightsCacheConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(ResidencyConfig, KvTiersConfig):
+class ModelConfig(ResidencyConfig, WeightsCacheConfig, KvTiersConfig):
     """Settings of one model: how to load it and how to run it."""
 
     model: str = setting("Folder or hub id of the model.", "")
@@ -245,6 +246,7 @@ class ModelConfig(ResidencyConfig, KvTiersConfig):
         self._check_ranks()
         self._check_residency()
         self._check_kv_tiers()
+        check_positive(self, "weights_cache_bytes")
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
@@ -252,12 +254,8 @@ class ModelConfig(ResidencyConfig, KvTiersConfig):
         check_positive(self, "max_prompt_pixels", "media_decode_timeout_s", "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
-        for name in (
-            "encoder_cache_bytes",
-            "structured_outputs_cache_bytes",
-            "num_state_checkpoints",
-            "state_checkpoint_interval",
-        ):
+        of_states = "num_state_checkpoints", "state_checkpoint_interval"
+        for name in ("encoder_cache_bytes", "structured_outputs_cache_bytes", *of_states):
             if (getattr(self, name) or 0) < 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {getattr(self, name)}.")
         if self.max_logprobs < -1:

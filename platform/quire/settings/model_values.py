@@ -15,8 +15,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from quire.errors import ConfigError
 from quire.from_vllm.arguments import without_vllm_arguments
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import seconds
 from quire.settings.near_names import near_name
-from quire.settings.residency_config import seconds
 
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
 _Config = TypeVar("_Config")

@@ -16,8 +16,8 @@ from quire.from_vllm.flags import add_vllm_flags
 from quire.records import Registry
 from quire.settings.flag_parser import ENV_PREFIX, FlagParser
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.residency_config import seconds
 from quire.settings.model_values import flag, json_map, model_config, reader_of, whole_number
-from quire.settings.residency_config import seconds
 from quire.settings.setting_groups import grouped
 from quire.settings.yaml_file import YamlFile
 

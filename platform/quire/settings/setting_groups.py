@@ -19,6 +19,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         ),
         "model_root",
         *("load_format", "dtype", "quantization", "quantization_group_size", "quantization_ignore", "activation_bits"),
+        *("weights_cache", "weights_cache_bytes"),
         *("device", "max_model_len", "task", "seed"),
         *("trust_remote_code", "model_impl"),
         *("chat_template", "response_role", "generation_config", "override_generation_config"),

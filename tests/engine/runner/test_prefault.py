@@ -12,10 +12,10 @@ GIB = 1 << 30
 
 
 class Pages:
-    """A runner with ten pieces of memory; `num_taken` are there."""
+    """A runner, and its KV cache, with ten pieces of memory; `num_taken` are there."""
 
     def __init__(self, after_each: Callable[[int], None] = lambda count: None) -> None:
-        self.num_taken, self._after_each = 0, after_each
+        self.num_taken, self._after_each, self.kv = 0, after_each, self
 
     def prefault(self, going_on: Callable[[], bool]) -> None:
         while self.num_taken < 10 and going_on():

@@ -59,12 +59,13 @@ def check_states(states: StateSlots, seqs: Sequence[Seq]) -> None:
 def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:
     """Assert every invariant, given the page tables of all sequences that hold pages here."""
     held, free, idle, hash_of = Counter(chain.from_iterable(tables)), set(pool._free), pool._idle.keys(), pool._hash_of
-    refs = [0] * pool.num_pages
+    refs = [0] * len(pool.refs)
     for page, count in held.items():
         refs[page] = count
     assert pool.refs == refs, "references = tables listing a page"
     assert len(free) == len(pool._free), "a page is free once"
-    assert len(free) + len(idle) + len(held) == pool.num_pages, "free + idle + held = all pages"
+    num_pages = pool.num_pages + getattr(pool, "num_over", 0)
+    assert len(free) + len(idle) + len(held) == num_pages, "free + idle + held = all pages"
     assert held.keys().isdisjoint(free | idle), "a held page is neither free nor idle"
     assert free.isdisjoint(idle), "an idle page is not free"
     registered = set(pool._page_of.values())

@@ -27,7 +27,7 @@ def check(cpp: CpuOps, matrix: QuantizedMatrix, activation_bits: int, kind: Code
         want = exact(matrix, x, activation_bits)
         for gated in (False, True):
             product = cpp.linear_quantized(matrix, None, dtype, gated, activation_bits)
-            assert kind is None or product._weight.struct.kind == kind
+            assert kind is None or product.weight.struct.kind == kind
             got = product(x, float32=True)
             near(got, want)
             assert torch.equal(product(x), got.to(dtype))
@@ -103,7 +103,7 @@ def test_every_code_of_float8_has_its_value_and_nan_stays_nan(cpp: CpuOps) -> No
     for some, kind in ((torch.where(codes % 128 == 127, 0, codes), CodeKind.FLOAT8), (codes, CodeKind.FLOAT_LOOKUP)):
         matrix = QuantizedMatrix(some, torch.ones(8, 1), 8, 32, table=FLOAT8)
         product = cpp.linear_quantized(matrix, None, torch.float32)
-        assert product._weight.struct.kind == kind
+        assert product.weight.struct.kind == kind
         got = product(x)
         torch.testing.assert_close(got.T.isnan().any(1), FLOAT8[some.int()].isnan().any(1))
         finite = ~got.T.isnan().any(1)

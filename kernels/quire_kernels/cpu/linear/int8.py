@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,19 +23,32 @@ STEP = 64
 """Inputs are padded to a multiple of this; each quantized row has as many extra bytes for its scale and its sum."""
 
 
+@dataclass(frozen=True, eq=False)
+class Int8Weight:
+    """A matrix in int8 panels. units: their memory. scales: float32, of each output of a panel."""
+
+    units: Tensor
+    scales: Tensor
+    packed: PackedMatrix
+
+
+def padded_inputs(inputs: int) -> int:
+    """Inputs as panels and quantized rows of x have them."""
+    return -(-inputs // STEP) * STEP
+
+
 class Int8Linear:
     """`ops.LinearInt8` in C++: x [..., inputs] -> x weightᵀ + bias, [..., outputs].
 
     The int8 weight is the only copy that is needed; `unpacked` returns it dequantized.
     """
 
-    def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+    def __init__(self, ops: CpuOps, weight: Int8Weight, dtype: torch.dtype, bias: Tensor | None) -> None:
         self._ops, self.library = ops, ops.library
-        self.dtype, self.inputs = weight.dtype, weight.shape[1]
-        self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
-        self._memory, self.scales, self.packed = _pack(ops.library, weight, gated and len(weight) % 2 == 0)
-        row = -(-self.packed.inputs // STEP) * STEP + STEP
-        self.scratch = row // self.dtype.itemsize
+        self.weight, self.scales, self.packed = weight, weight.scales, weight.packed
+        self.dtype, self.inputs = dtype, self.packed.inputs
+        self.bias = None if bias is None else bias.detach().to(dtype).contiguous()
+        self.scratch = (padded_inputs(self.inputs) + STEP) // self.dtype.itemsize
         """Columns of x's data type that the quantized x takes."""
         self.argmax = CpuArgmax(self, self.scratch)
         """Argmax of each row's outputs, as `quire_kernels.ops.BoundLinear` describes."""
@@ -61,6 +75,11 @@ class Int8Linear:
         self._ops.run(Op.PRODUCT_INT8, [rows, scratch], out, **fields)
         return out.view(*x.shape[:-1], self.packed.outputs)
 
+    @classmethod
+    def bind(cls, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> Int8Linear:
+        """Quantize and pack a weight [outputs, inputs]."""
+        return cls(ops, _pack(ops.library, weight, gated and len(weight) % 2 == 0), weight.dtype, bias)
+
     @property
     def element_bytes(self) -> float:
         return 1.0
@@ -83,17 +102,15 @@ class Int8Linear:
         return out
 
 
-def _pack(library: Library, weight: Tensor, halves: bool) -> tuple[Tensor, Tensor, PackedMatrix]:
-    """Pack a matrix [outputs, inputs] in int8 panels; returns their memory, a scale for each output, and the
-    description.
-    """
+def _pack(library: Library, weight: Tensor, halves: bool) -> Int8Weight:
+    """Pack a matrix [outputs, inputs] in int8 panels."""
     outputs, inputs = weight.shape
     weight = weight.detach().contiguous()
     panels = library.functions.quire_panels(outputs, int(halves))
-    units = library.panels.take(panels * PANEL * (-(-inputs // STEP) * STEP) // 4)
+    units = library.panels.take(panels * PANEL * padded_inputs(inputs) // 4)
     scales = torch.empty(panels * PANEL)
     library.functions.quire_pack_int8(
         *(DTYPES[weight.dtype], weight.data_ptr(), outputs, inputs, int(halves)),
         *(units.data_ptr(), scales.data_ptr(), torch.get_num_threads()),
     )
-    return units, scales, PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None)
+    return Int8Weight(units, scales, PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None))

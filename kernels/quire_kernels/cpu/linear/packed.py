@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.argmax import CpuArgmax
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
-from quire_kernels.cpu.library import COMPRESSED_BYTES, DTYPES, Library
+from quire_kernels.cpu.library import COMPRESSED_BYTES, DTYPES, Library, PackedWeight
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, packed_copy
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ class PackedLinear:
     It holds a copy of the weight: `unpacked` returns it, so the original need not be kept.
     """
 
-    def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+    def __init__(self, ops: CpuOps, weight: PackedWeight, dtype: torch.dtype, bias: Tensor | None) -> None:
         self._ops, self.library = ops, ops.library
-        self.dtype, self.inputs = weight.dtype, weight.shape[1]
-        self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
-        self._weight = ops.library.pack(weight, gated and len(weight) % 2 == 0)
-        self.packed = self._weight.packed
+        self.weight, self.packed = weight, weight.packed
+        self.dtype, self.inputs = dtype, self.packed.inputs
+        self.bias = None if bias is None else bias.detach().to(dtype).contiguous()
         self.argmax = CpuArgmax(self)
         """Argmax of each row's outputs, as `quire_kernels.ops.BoundLinear` describes."""
         self._idle: list[_LinearProgram] = []  # one for each thread that has multiplied concurrently
@@ -53,9 +52,14 @@ class PackedLinear:
         self._idle.append(call)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], self.packed.outputs)
 
+    @classmethod
+    def bind(cls, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> PackedLinear:
+        """Pack a weight [outputs, inputs]."""
+        return cls(ops, ops.library.pack(weight, gated and len(weight) % 2 == 0), weight.dtype, bias)
+
     @property
     def element_bytes(self) -> float:
-        return float(self.dtype.itemsize) if self._weight.book is None else COMPRESSED_BYTES
+        return float(self.dtype.itemsize) if self.weight.book is None else COMPRESSED_BYTES
 
     @property
     def instruction(self) -> Instruction:

@@ -11,7 +11,7 @@ from torch import Tensor
 from quire_kernels.cpu.argmax import CpuArgmax
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.library import DTYPES
-from quire_kernels.cpu.linear.quantized_packing import pack
+from quire_kernels.cpu.linear.quantized_packing import PackedCodes, pack
 from quire_kernels.cpu.structs import Instruction, Op, packed_copy
 from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.quantized_rows import QuantizedRows
@@ -26,27 +26,12 @@ class QuantizedLinear:
     The packed matrix is the only copy that is needed; `unpacked` returns it dequantized.
     """
 
-    def __init__(
-        self,
-        ops: CpuOps,
-        matrix: QuantizedMatrix | QuantizedRows,
-        bias: Tensor | None,
-        dtype: torch.dtype,
-        gated: bool,
-        activation_bits: int,
-    ) -> None:
-        """Raises ValueError for fields that do not make a matrix, and for other activation_bits than 8 and 16."""
-        problem = matrix.problem_of_form() if isinstance(matrix, QuantizedMatrix) else None
-        if activation_bits not in (8, 16):
-            problem = f"activations have 8 or 16 bits, not {activation_bits}"
-        if problem is not None:
-            raise ValueError(f"linear_quantized: {problem}")
-        self._ops, self.library, self.dtype = ops, ops.library, dtype
-        self.inputs = matrix.shape[1]
+    def __init__(self, ops: CpuOps, weight: PackedCodes, dtype: torch.dtype, bias: Tensor | None) -> None:
+        self._ops, self.library = ops, ops.library
+        self.weight, self.packed = weight, weight.packed
+        self.dtype, self.inputs = dtype, self.packed.inputs
         self.bias = None if bias is None else bias.detach().to(dtype).contiguous()
-        self._weight = pack(ops.library, matrix, gated and matrix.shape[0] % 2 == 0, activation_bits)
-        self.packed = self._weight.packed
-        self.scratch = self._weight.row_bytes // dtype.itemsize
+        self.scratch = weight.row_bytes // dtype.itemsize
         """Columns of x's data type that the prepared x takes."""
         self.argmax = CpuArgmax(self, self.scratch)
         """Argmax of each row's outputs, as `quire_kernels.ops.BoundLinear` describes."""
@@ -59,7 +44,7 @@ class QuantizedLinear:
         if isinstance(x, Proxy):
             if float32:
                 raise Untraceable("all buffers of a program have one data type")
-            return x.tracer.product(x, self, op, self.scratch, weight=addressof(self._weight.struct))  # type: ignore[return-value]
+            return x.tracer.product(x, self, op, self.scratch, weight=addressof(self.weight.struct))  # type: ignore[return-value]
         if x.shape[-1] != self.inputs or x.dtype != self.dtype:
             expected = f"expected [..., {self.inputs}] in {self.dtype}"
             raise ValueError(f"linear_quantized: {expected}, got {list(x.shape)} in {x.dtype}")
@@ -71,14 +56,34 @@ class QuantizedLinear:
         self._ops.run(op, [rows, scratch], out, **self._fields, wide=int(float32))
         return out.view(*x.shape[:-1], self.packed.outputs)
 
+    @classmethod
+    def bind(
+        cls,
+        ops: CpuOps,
+        matrix: QuantizedMatrix | QuantizedRows,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        gated: bool,
+        activation_bits: int,
+    ) -> QuantizedLinear:
+        """Pack a matrix. Raises ValueError for fields that do not make one, and for other activation_bits than 8 and
+        16.
+        """
+        problem = matrix.problem_of_form() if isinstance(matrix, QuantizedMatrix) else None
+        if activation_bits not in (8, 16):
+            problem = f"activations have 8 or 16 bits, not {activation_bits}"
+        if problem is not None:
+            raise ValueError(f"linear_quantized: {problem}")
+        return cls(ops, pack(ops.library, matrix, gated and matrix.shape[0] % 2 == 0, activation_bits), dtype, bias)
+
     @property
     def _fields(self) -> dict[str, Any]:
         bias = 0 if self.bias is None else self.bias.data_ptr()
-        return {"packed": packed_copy(self.packed), "weight": addressof(self._weight.struct), "bias": bias}
+        return {"packed": packed_copy(self.packed), "weight": addressof(self.weight.struct), "bias": bias}
 
     @property
     def element_bytes(self) -> float:
-        return self._weight.units.numel() * 4 / (self.packed.outputs * self.inputs)
+        return self.weight.units.numel() * 4 / (self.packed.outputs * self.inputs)
 
     @property
     def instruction(self) -> Instruction:
@@ -90,7 +95,7 @@ class QuantizedLinear:
         ids = torch.arange(self.packed.outputs) if rows is None else rows
         out = torch.empty(len(ids), self.inputs, dtype=self.dtype)
         self.library.functions.quire_unpack_quantized(
-            *(DTYPES[self.dtype], byref(self.packed), byref(self._weight.struct), ids.data_ptr(), len(ids)),
+            *(DTYPES[self.dtype], byref(self.packed), byref(self.weight.struct), ids.data_ptr(), len(ids)),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out

@@ -122,10 +122,9 @@ def pack(library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool
     struct = QuantizedStruct(
         *(group, groups, step, bits, kind, form.zero),
         *(int(form.offsets is not None), int(activation_bits == 16)),
-        *(_address(tensor) for tensor in (factors, values, order)),
+        *(address_of(tensor) for tensor in (factors, values, order)),
     )
-    head = (1 if form.offsets is None else 2) * PANEL * (4 if struct.wide else 2)
-    panel = struct.groups * (head + group * PANEL * bits // 8)
+    panel = panel_bytes(struct)
     units = library.panels.take(panels * panel // 4)
     packed = PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None, panel)
     result = PackedCodes(packed, struct, units, (values, factors, order))
@@ -134,6 +133,12 @@ def pack(library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool
     elif matrix.blocks is None or not _write_blocks(library, result, matrix.blocks, form.bits, form.zero - zero):
         _write_some(library, result, matrix, panels)
     return result
+
+
+def panel_bytes(struct: QuantizedStruct) -> int:
+    """Size of a panel: scales, perhaps offsets, and codes of each group."""
+    head = (2 if struct.has_offsets else 1) * PANEL * (4 if struct.wide else 2)
+    return int(struct.groups * (head + struct.group * PANEL * struct.bits // 8))
 
 
 def _write_blocks(library: Library, to: PackedCodes, blocks: BlockRows, bits: int, shift: int) -> bool:
@@ -193,7 +198,7 @@ def _write(
     codes, scales = matrix.codes.to(torch.uint8).contiguous(), matrix.scales.float().contiguous()
     offsets = None if matrix.offsets is None else matrix.offsets.float().contiguous()
     padding = _padding(values[: 1 << matrix.bits])
-    source = QuantizedSource(*(_address(tensor) for tensor in (codes, scales, offsets)), padding, matrix.bits)
+    source = QuantizedSource(*(address_of(tensor) for tensor in (codes, scales, offsets)), padding, matrix.bits)
     threads = torch.get_num_threads()
     problems = library.functions.quire_pack_quantized(
         *(byref(source), byref(packed), byref(struct), factors.data_ptr(), threads)
@@ -202,7 +207,8 @@ def _write(
         raise ValueError(f"linear_quantized: {_PROBLEMS[problems & -problems].format(matrix.bits)}")
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address_of(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's memory, for a struct."""
     return None if tensor is None else tensor.data_ptr()
 
 

@@ -87,6 +87,12 @@ class GroupedExperts(SortedExperts):
         self._rest = up, down, finish, number, alpha, limit, int(mlp.weighs_inputs), mlp.first or 0
         self._structs: dict[int, MixtureStruct] = {}
 
+    @property
+    def matrices(self) -> tuple[BoundLinear, ...]:
+        """The first matrices of the experts, then the second ones."""
+        up, down = self._matrices
+        return *up, *down
+
     def _struct(self, top_k: int) -> MixtureStruct:
         """The mixture for this number of experts per token."""
         if top_k not in self._structs:

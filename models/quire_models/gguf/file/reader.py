@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from quire.errors import CheckpointError
-from quire.files import FileRefused, open_regular, release_pages
+from quire.files import FileRefused, open_regular, read_ahead, release_pages
 from quire_models.gguf.file.cursor import Cursor, Value
 from quire_models.gguf.file.types import TYPES, TensorType, type_name
 
@@ -54,6 +54,10 @@ class GGUFFile:
     tensors: tuple[TensorInfo, ...]
     header_bytes: int
     data: mmap.mmap = field(repr=False)
+
+    def prefetch(self, start: int, size: int) -> None:
+        """Begin to read some bytes from the disk."""
+        read_ahead(self.data, start, start + size)
 
     def release(self, start: int, size: int) -> None:
         """Give the memory of some bytes that were read, and not written, back to the system; the file keeps them."""

@@ -130,6 +130,11 @@ class GGUFTensors(Mapping[str, Shape]):
         value = value.view(stored.shape)
         return value - 1 if stored.plus_one else value
 
+    def prefetch(self, name: str) -> None:
+        """Begin to read a tensor from the disk."""
+        stored = self._stored[name]
+        stored.file.prefetch(stored.info.start, stored.info.size)
+
     def release(self, name: str) -> None:
         """Give the memory of a tensor back to the system; that of quantized matrices was given back with their rows."""
         stored = self._stored[name]

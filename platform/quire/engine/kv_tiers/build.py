@@ -19,8 +19,8 @@ from quire.engine.kv_tiers.tier_stack import TierStack
 from quire.engine.loading.load import LoadedModel
 from quire.hooks.call_stats import call_plugin
 from quire.records import KvStore, KvStoreContext, Registry
-from quire.settings.kv_tiers_config import STORES, ChosenStore
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_groups.kv_tiers_config import STORES, ChosenStore
 from quire.types import AdapterRef
 
 log = logging.getLogger(__name__)

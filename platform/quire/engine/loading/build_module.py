@@ -11,6 +11,7 @@ from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.pooling.pooling_config import PoolingConfig
 from quire.engine.quantization.at_load import quantize_modules, spare_modules
+from quire.engine.weights_cache.packed_weights import packed_weights
 from quire.errors import NoMemory
 from quire_models.loading import weights
 from quire_models.model_part import ModelPart
@@ -73,15 +74,15 @@ def build_module(
     if files is None:
         attached.randomize(module)
     else:
+        cache = packed_weights(source, files, builder)
         files, names = attached.files(files, names, whole, module)
-        weights.load(module, parts.decoder, names, files, source.on_progress)
+        weights.load(module, parts.decoder, names, files, source.on_progress, cache.restore)
+        cache.store(module)
     parts.pooling.add_sentence_head(module, builder.unquantized())
-    count = sum(parameter.numel() for parameter in plan.parameters())
     module = module.eval().requires_grad_(False)
-    verify = getattr(module, "verify", None)
-    if callable(verify):
+    if callable(verify := getattr(module, "verify", None)):
         verify()
-    return module, ModuleSize(count, need)
+    return module, ModuleSize(sum(parameter.numel() for parameter in plan.parameters()), need)
 
 
 def available_bytes(device: torch.device) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from quire.engine.loading.load import LoadedModel
-from quire.engine.memory.ledger import MemoryBudget, MemoryUse, check_fits
+from quire.engine.memory.ledger import MAX_KV_BYTES, MemoryBudget, MemoryUse, check_fits
 from quire.engine.memory.state_budget import (
     CacheSizes,
     checkpoint_interval,
@@ -77,7 +78,18 @@ def plan_caches(
         num_host_pages=host[0],
         num_host_slots=host[1],
         checkpoint_interval=checkpoint_interval(config, per_page, per_slot),
+        max_pages=_max_pages(config, loaded, per_page, per_seq),
     )
+
+
+def _max_pages(config: ModelConfig, loaded: LoadedModel, per_page: int, per_seq: int) -> int:
+    """Pages that a model on a CPU may get when other models do not need theirs; 0 if their number is fixed."""
+    is_sized = config.num_pages is not None or config.kv_cache_memory_bytes is not None
+    if is_sized or loaded.device.type != "cpu" or not per_page or config.num_ranks > 1 or config.speculation:
+        return 0
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return 0  # addresses are limited too
+    return min(MAX_KV_BYTES // per_page, config.max_num_seqs * per_seq)
 
 
 def _check_length(config: ModelConfig, num_pages: int, per_seq: int, per_page: int, length: int) -> int:

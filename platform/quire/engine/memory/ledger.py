@@ -69,7 +69,16 @@ class MemoryLedger:
 
     @property
     def reserved(self) -> int:
-        return sum(use.total for _, use in self._uses.values())
+        return sum(use.total for _, use in self._now())
+
+    def _now(self) -> list[tuple[str, MemoryUse]]:
+        """Name and use of each model; KV memory may have moved between models since they were entered."""
+        found = []
+        for model, (name, use) in self._uses.items():
+            pages = getattr(model, "kv_pages", None)
+            is_moved = pages is not None and use.kv_cache > 0  # 0: the model sleeps
+            found.append((name, replace(use, kv_cache=pages.held_bytes) if is_moved and pages else use))
+        return found
 
     def budget(self, num_left: int = 1, free: int | None = None) -> MemoryBudget:
         """What the next model may take.
@@ -103,7 +112,7 @@ class MemoryLedger:
 
     def table(self) -> str:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
-        rows = [(name, use) for name, use in self._uses.values()]
+        rows = self._now()
         width = max([len("model"), *(len(name) for name, _ in rows)])
         columns = {"weights": "weights", "KV cache": "kv_cache"}
         if any(use.state for _, use in rows):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from threading import Event
+from typing import TYPE_CHECKING
 
 from quire.engine.memory.system_memory import free_bytes, total_bytes
 from quire.engine.runner.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from quire.engine.elastic.kv_pages import KvPages
 
 PREFAULT_INTERVAL_S = 0.2
 """Pause after each block of 2 MiB while there is work; a block takes a few milliseconds of a core."""
@@ -19,8 +23,13 @@ CHECK_EVERY = 32
 """Blocks between two checks of the free memory, each of which reads several files."""
 
 
-def prefault(runner: ModelRunner, stopping: Event, has_work: Callable[[], bool]) -> None:
-    """Touch the pages block by block, until all have memory, memory is short, or `stopping` is set."""
+def prefault(
+    runner: ModelRunner, stopping: Event, has_work: Callable[[], bool], elastic: KvPages | None = None
+) -> None:
+    """Touch the pages block by block, until all have memory, memory is short, or `stopping` is set.
+
+    elastic: the pages, if their number changes; only usable ones get memory.
+    """
     keep_free, blocks = int(KEEP_FREE * total_bytes()), count()
 
     def go_on() -> bool:
@@ -28,4 +37,7 @@ def prefault(runner: ModelRunner, stopping: Event, has_work: Callable[[], bool])
             return False
         return next(blocks) % CHECK_EVERY != 0 or free_bytes() > keep_free
 
-    runner.kv.prefault(go_on)
+    if elastic is None:
+        runner.kv.prefault(go_on)
+    else:
+        elastic.memory.prefault(go_on, lambda: elastic.pool.num_pages)

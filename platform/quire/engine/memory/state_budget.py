@@ -30,6 +30,7 @@ class CacheSizes:
 
     max_num_seqs: sequences that may run, each of which has a slot. num_state_slots: theirs and those of checkpoints; 0
     for models without state, like the other numbers of state. checkpoint_interval: pages between two checkpoints.
+    max_pages: see `capacity`.
     """
 
     num_pages: int
@@ -40,6 +41,12 @@ class CacheSizes:
     num_host_pages: int = 0
     num_host_slots: int = 0
     checkpoint_interval: int = 0
+    max_pages: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Pages that have addresses: more than `num_pages` if the model may get memory of other models."""
+        return max(self.num_pages, self.max_pages)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from quire.engine.parallel.stages.position import RankPosition
 from quire.engine.parallel.stages.wires import Wires, Wiring
 from quire.records import Executor, ExecutorContext, Registry
 from quire.settings.model_config import ModelConfig
-from quire.settings.rank_config import EXECUTORS
+from quire.settings.model_groups.rank_config import EXECUTORS
 
 Launch = Callable[[StartRank, Wires, Registry], Launched]
 """Starts a rank. Arguments: its first message, how it reaches the others, the leader's registry."""

@@ -122,7 +122,7 @@ class PagePool:
         self._free.extend(self._idle)
         self._idle.clear()
         self._page_of.clear()
-        self._hash_of = [None] * self.num_pages
+        self._hash_of = [None] * len(self.refs)
         if self.log is not None:
             self.log.cleared()
         return count

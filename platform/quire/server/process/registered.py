@@ -13,7 +13,7 @@ from quire.server.process.startup_adapters import parse_lora_modules
 from quire.server.residency.registration import Registration
 from quire.server.residency.size_estimate import estimate
 from quire.settings.model_config import ModelConfig
-from quire.settings.residency_config import ON_DEMAND
+from quire.settings.model_groups.residency_config import ON_DEMAND
 from quire.settings.server_config import ServerConfig
 from quire.types import ModelInfo
 from quire.types.model_info import bytes_in_words

@@ -11,7 +11,7 @@ from quire.errors import ModelNotLoaded, QuireError
 from quire.server.residency.policy import Resident
 from quire.server.residency.size_estimate import SizeEstimate
 from quire.settings.model_config import ModelConfig
-from quire.settings.residency_config import ON_DEMAND
+from quire.settings.model_groups.residency_config import ON_DEMAND
 from quire.types import ModelInfo
 from quire.types.adapter_info import AdapterInfo
 from quire.types.model_info import bytes_in_words

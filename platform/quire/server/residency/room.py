@@ -12,7 +12,7 @@ from quire.server.residency.policy import Resident, Wanted
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
 from quire.server.service.client_protocol import AdapterClientProtocol
-from quire.settings.residency_config import ON_DEMAND
+from quire.settings.model_groups.residency_config import ON_DEMAND
 
 
 class Room:

@@ -26,6 +26,8 @@ PATHS = ("tokenizer", "chat_template")
 OF_OPERATORS = (
     "trust_remote_code",
     "download_dir",
+    "weights_cache",
+    "weights_cache_bytes",
     "default_mm_loras",
     "allowed_local_media_path",
     "allowed_media_domains",

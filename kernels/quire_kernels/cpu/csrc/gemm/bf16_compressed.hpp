@@ -8,6 +8,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "scratch.hpp"
 #include "vec.hpp"
@@ -244,24 +245,56 @@ inline int64_t choose_upper_bytes(const int64_t* counts, uint8_t* upper) {
 // of rare values.
 inline int64_t compress(const bf16* elements, int64_t count, const uint8_t* upper, Rare* rare, uint8_t* to) {
   constexpr uint8_t NONE = 16;
-  uint8_t numbers[256];
-  std::fill_n(numbers, 256, NONE);
-  for (int i = 15; i >= 0; i--) numbers[upper[i]] = static_cast<uint8_t>(i);
+  constexpr int64_t VECTOR = 2 * LANES, HALF = GROUP_ELEMENTS / 2;
   const Rare* first = rare;
   for (int64_t i = 0; i < count; i += GROUP_ELEMENTS, to += GROUP_BYTES) {
-    std::fill_n(to + 2 * GROUP_BYTES / 3, GROUP_BYTES / 3, uint8_t{0});
-    for (int64_t e = 0; e < GROUP_ELEMENTS; e++) {
+    // loops of fixed length over bytes, of which a compiler makes vector instructions
+    alignas(64) uint16_t lower[HALF], pairs[HALF];
+    alignas(64) uint8_t uppers[GROUP_ELEMENTS], numbers[GROUP_ELEMENTS];
+    for (int64_t half = 0; half < 2; half++)
+      for (int64_t e = 0; e < VECTOR; e++) {
+        const bf16* at = elements + i + half * HALF + e;
+        const uint16_t a = at[0].bits, b = at[VECTOR].bits;
+        lower[half * VECTOR + e] = static_cast<uint16_t>((a & 255) | b << 8);
+        pairs[half * VECTOR + e] = static_cast<uint16_t>((a & 0xff00) | b >> 8);
+      }
+    std::memcpy(uppers, pairs, sizeof uppers);
+    std::fill_n(numbers, GROUP_ELEMENTS, NONE);
+    for (int k = 15; k >= 0; k--)
+      for (int64_t e = 0; e < GROUP_ELEMENTS; e++) numbers[e] = uppers[e] == upper[k] ? static_cast<uint8_t>(k) : numbers[e];
+    std::memcpy(to, lower, sizeof lower);
+    uint8_t any = 0;
+    for (int64_t e = 0; e < GROUP_ELEMENTS; e++) any |= numbers[e];
+    for (int64_t e = 0; (any & NONE) && e < GROUP_ELEMENTS; e++) {
       const CompressedOffset position(e);
-      const uint16_t bits = elements[i + e].bits;
-      const uint8_t number = numbers[bits >> 8];
-      to[position.byte] = number == NONE ? 0 : static_cast<uint8_t>(bits);
-      if (number == NONE)
-        *rare++ = {static_cast<uint32_t>(i + e), bits};
-      else
-        to[position.number] |= static_cast<uint8_t>(number << position.shift);
+      uint8_t& number = numbers[position.number - GROUP_ELEMENTS + position.shift / 4 * HALF];
+      if (number != NONE) continue;
+      to[position.byte] = number = 0;
+      *rare++ = {static_cast<uint32_t>(i + e), elements[i + e].bits};
     }
+    for (int64_t e = 0; e < HALF; e++) to[GROUP_ELEMENTS + e] = static_cast<uint8_t>(numbers[e] | numbers[HALF + e] << 4);
   }
   return rare - first;
+}
+
+// The number of values without one of these upper bytes.
+inline int64_t count_rare(const bf16* values, int64_t count, const uint8_t* upper) {
+  constexpr int64_t AT_ONCE = 64;
+  int64_t common = 0;
+  for (int64_t i = 0; i < count; i += AT_ONCE) {
+    const int64_t here = std::min(AT_ONCE, count - i);
+    uint8_t uppers[AT_ONCE], known[AT_ONCE] = {};
+    if (here == AT_ONCE)
+      for (int64_t e = 0; e < AT_ONCE; e++) uppers[e] = static_cast<uint8_t>(values[i + e].bits >> 8);
+    else
+      for (int64_t e = 0; e < here; e++) uppers[e] = static_cast<uint8_t>(values[i + e].bits >> 8);
+    for (int k = 0; k < 16; k++)
+      for (int64_t e = 0; e < AT_ONCE; e++) known[e] |= static_cast<uint8_t>(uppers[e] == upper[k]);
+    int64_t sum = 0;
+    for (int64_t e = 0; e < here; e++) sum += known[e];
+    common += sum;
+  }
+  return count - common;
 }
 
 }  // namespace quire

@@ -58,15 +58,59 @@ struct Packed {
   }
 };
 
+// Writes a unit of each of 16 lanes side by side: `units` of each lane, at `lanes`, to rows of PANEL units.
+inline void interleave(const uint32_t (*lanes)[LANES], uint32_t* to) {
+#if defined(__AVX512F__)
+  // a transposition by halves: in each step, element j of row i and element j ^ bit of row i ^ bit change places
+  __m512i rows[LANES];
+  const __m512i number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int i = 0; i < LANES; i++) rows[i] = _mm512_load_si512(lanes[i]);
+#pragma GCC unroll 4
+  for (int bit = 1; bit < LANES; bit *= 2) {
+    const __mmask16 odd = _mm512_test_epi32_mask(number, _mm512_set1_epi32(bit));
+    const __m512i other = _mm512_xor_si512(number, _mm512_set1_epi32(bit)), of_second = _mm512_set1_epi32(LANES);
+    const __m512i first = _mm512_mask_or_epi32(number, odd, other, of_second);
+    const __m512i second = _mm512_mask_or_epi32(other, odd, number, of_second);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+      if (!(i & bit)) {
+        const __m512i a = rows[i], b = rows[i | bit];
+        rows[i] = _mm512_permutex2var_epi32(a, first, b), rows[i | bit] = _mm512_permutex2var_epi32(a, second, b);
+      }
+  }
+  for (int u = 0; u < LANES; u++) _mm512_storeu_si512(to + u * PANEL, rows[u]);
+#else
+  for (int u = 0; u < LANES; u++)
+    for (int lane = 0; lane < LANES; lane++) to[u * PANEL + lane] = lanes[lane][u];
+#endif
+}
+
 // Packs one panel of w [outputs, inputs]: [unit][32].
 template <class T>
 void pack_panel(const T* w, const Packed& shape, int64_t panel, T* out) {
-  const int64_t all = padded(shape.inputs, INPUT_STEP);
+  constexpr int64_t STEP = LANES * PER_UNIT<T>;  // inputs at a time, so that what is written stays in the L1 cache
+  const T* rows[PANEL];
   for (int lane = 0; lane < PANEL; lane++) {
     const int64_t output = shape.output(panel, lane);
-    const T* row = output < 0 ? w : w + output * shape.inputs;
-    for (int64_t i = 0; i < all; i++)
-      out[(i / PER_UNIT<T> * PANEL + lane) * PER_UNIT<T> + i % PER_UNIT<T>] = output >= 0 && i < shape.inputs ? row[i] : T{};
+    rows[lane] = output < 0 ? nullptr : w + output * shape.inputs;
+  }
+  for (int64_t first = 0; first < padded(shape.inputs, INPUT_STEP); first += STEP) {
+    const int64_t count = std::clamp<int64_t>(shape.inputs - first, 0, STEP);
+    uint32_t* to = reinterpret_cast<uint32_t*>(out) + first / PER_UNIT<T> * PANEL;
+    for (int64_t half = 0; half < PANEL; half += LANES) {
+      alignas(64) uint32_t lanes[LANES][LANES];
+      for (int lane = 0; lane < LANES; lane++) {
+        const T* row = rows[half + lane];
+        if (row && count == STEP) {
+          _mm_prefetch(reinterpret_cast<const char*>(row + first + 4 * STEP), _MM_HINT_T0);  // too many rows for hardware
+          std::memcpy(lanes[lane], row + first, sizeof lanes[lane]);
+        } else {
+          std::memset(lanes[lane], 0, sizeof lanes[lane]);
+          if (row) std::memcpy(lanes[lane], row + first, count * sizeof(T));
+        }
+      }
+      interleave(lanes, to + half);
+    }
   }
 }
 

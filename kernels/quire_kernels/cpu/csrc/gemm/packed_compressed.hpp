@@ -13,17 +13,19 @@ constexpr int64_t COMPRESSED_UNIT_BYTES = PANEL * 3;
 
 constexpr uint32_t NO_POSITION = UINT32_MAX;  // position in the entry after the last rare value
 
+constexpr int64_t SAMPLED_OUTPUTS = 512, SAMPLE_SKIP = 8;
+
 // Bytes of a panel's list of rare values.
 inline int64_t rare_bytes(int64_t count) { return padded((count + 1) * static_cast<int64_t>(sizeof(Rare)), 64); }
-
-inline bool is_rare(const uint8_t* upper, bf16 value) { return std::find(upper, upper + 16, value.bits >> 8) == upper + 16; }
 
 // Chooses the upper bytes for w [outputs, inputs] and the number of bytes before each panel's groups.
 inline void plan_compression(Worker& worker, const bf16* w, int64_t outputs, int64_t inputs, int halves,
                          PanelCodebook& book, int64_t (*counts)[256], int64_t* most_rare) {
   std::fill_n(counts[worker.id], 256, 0);
-  const int64_t begin = outputs * worker.id / worker.size, end = outputs * (worker.id + 1) / worker.size;
-  count_upper_bytes(w + begin * inputs, (end - begin) * inputs, counts[worker.id]);
+  // of a large matrix, a sample says which upper bytes are common; all values then say how many are not
+  const int64_t skip = outputs < SAMPLED_OUTPUTS ? 1 : SAMPLE_SKIP;
+  for (int64_t row = worker.id * skip; row < outputs; row += worker.size * skip)
+    count_upper_bytes(w + row * inputs, inputs, counts[worker.id]);
   worker.barrier();
   if (worker.id == 0) {
     for (int other = 1; other < worker.size; other++)
@@ -31,16 +33,13 @@ inline void plan_compression(Worker& worker, const bf16* w, int64_t outputs, int
     choose_upper_bytes(counts[0], book.upper);
   }
   worker.barrier();
-  bool rare[256];
-  for (int i = 0; i < 256; i++) rare[i] = is_rare(book.upper, bf16{static_cast<uint16_t>(i << 8)});
   most_rare[worker.id] = 0;
   const Packed shape{nullptr, outputs, inputs, halves, nullptr};
   worker.each(shape.panels(), [&](int64_t panel) {
     int64_t here = 0;
     for (int lane = 0; lane < PANEL; lane++) {
       const int64_t row = shape.output(panel, lane);
-      if (row < 0) continue;
-      for (int64_t i = 0; i < inputs; i++) here += rare[w[row * inputs + i].bits >> 8];
+      if (row >= 0) here += count_rare(w + row * inputs, inputs, book.upper);
     }
     most_rare[worker.id] = std::max(most_rare[worker.id], here);
   });

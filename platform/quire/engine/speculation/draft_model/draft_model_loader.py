@@ -73,6 +73,8 @@ class DraftModelLoader:
                 page_size=served.page_size,
                 hub=served.hub,
                 download_dir=served.download_dir,
+                weights_cache=served.weights_cache,
+                weights_cache_bytes=served.weights_cache_bytes,
                 trust_remote_code=served.trust_remote_code,
                 max_num_seqs=served.max_num_seqs,
                 **given,

@@ -1,6 +1,6 @@
 """Time to the first token of a prompt that a server has seen before it was killed, beside that of a new prompt.
 
-    python tests/benchmarks/kv_restart.py MODEL_FOLDER [--tokens 2000] [--repeats 3]
+    python tests/benchmarks/services/kv_restart.py MODEL_FOLDER [--tokens 2000] [--repeats 3]
 
 Starts `platform serve` with `--kv-disk`, asks with prompts of random tokens, kills the server with SIGKILL, starts it
 again, and asks again. Prints the times and whether the answers are the same tokens.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import ConfigError
-from quire.settings.rank_config import RankConfig
+from quire.settings.model_groups.rank_config import RankConfig
 from quire.settings.setting import check_positive, setting
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tenants with a server: a tenant with 64 streams beside three steady ones, and what tenants cost.
 
-    python tests/benchmarks/tenant_fairness.py [--seconds 20] [--turns 3] [--weights 1,1,1,1]
+    python tests/benchmarks/services/tenant_fairness.py [--seconds 20] [--turns 3] [--weights 1,1,1,1]
 
 Prints Jain's index of the service of the four tenants by weight (tokens of prompts and answers; 1 is even), the 99th
 percentile of the time to the first token of the steady ones, alone and beside the flood, and the throughput of all
@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "helpers" / "fakes"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "helpers" / "fakes"))
 
 from serving import serving
 

@@ -1,6 +1,6 @@
 """Many models on a server with memory for few, asked by many clients: wrong answers, errors, memory, delays.
 
-    python tests/benchmarks/model_churn.py --minutes 2
+    python tests/benchmarks/services/model_churn.py --minutes 2
 
 Each model, and each adapter, says one letter whatever it is asked, so a wrong answer is seen. Clients choose by Zipf's
 law; one more client unloads and loads models. A stream on a pinned model shows what the others cost it: beside requests
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers").iterdir())
 
 import httpx
 import yaml

@@ -1,0 +1,1 @@
+"""Groups of the settings of one model, which `quire.settings.model_config.ModelConfig` joins."""
