@@ -12,6 +12,7 @@ from quire.server.http.responses import error_responses, json_response
 from quire.server.residency.leases import leases_of
 from quire.server.schemas.adapters import AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from quire.server.service.service import Service, get_service
+from quire.server.tenants.ticket import may_use_adapter
 from quire.types.adapter_info import AdapterInfo
 from quire.types.request_model import json_body
 
@@ -53,7 +54,8 @@ async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadAdapterRequest = validate(UnloadAdapterRequest, (await service.bodies.read(request)).value)
     with service.audited(request, "unload_adapter", fields.lora_name, {}):
-        if not service.residency.forget_adapter(fields.lora_name):
+        is_known = may_use_adapter(fields.lora_name) and service.residency.forget_adapter(fields.lora_name)
+        if not is_known:
             await service.adapters.unload(fields.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{fields.lora_name}' removed successfully.")
 
