@@ -19,8 +19,8 @@ class Load:
     weights, streams: by client. waits: for each request that has begun, the steps until its first token, by client.
     """
 
-    def __init__(self, weights, streams, lengths, max_num_seqs=16) -> None:
-        self.rig = Rig(max_num_seqs=max_num_seqs, max_num_batched_tokens=STEP_TOKENS, num_pages=2000, caching=False)
+    def __init__(self, weights, streams, lengths, max_num_seqs=16, step_tokens=STEP_TOKENS) -> None:
+        self.rig = Rig(max_num_seqs=max_num_seqs, max_num_batched_tokens=step_tokens, num_pages=2000, caching=False)
         self.weights, self.streams, self._lengths = weights, streams, lengths
         self.served = dict.fromkeys(weights, 0)
         self.waits = {client: [] for client in weights}
@@ -115,8 +115,8 @@ def test_what_some_clients_leave_is_used_by_the_others() -> None:
 def test_steps_of_several_clients_compute_as_many_tokens_as_those_of_one() -> None:
     lengths = [(20, 12), (8, 20)]
     weights = {FLOOD: 1.0, "a": 2.0, "b": 2.0, "c": 3.0}
-    several = Load(weights, {FLOOD: 64, "a": 12, "b": 12, "c": 12}, lengths).run(150)
-    one = Load({FLOOD: 1.0}, {FLOOD: 100}, lengths).run(150)
+    several = Load(weights, {FLOOD: 64, "a": 12, "b": 12, "c": 12}, lengths, step_tokens=256).run(150)
+    one = Load({FLOOD: 1.0}, {FLOOD: 100}, lengths, step_tokens=256).run(150)
     assert sum(several.served.values()) >= 0.98 * sum(one.served.values())
 
 
