@@ -13,12 +13,13 @@ from typing import Any
 from quire.errors import ConfigError
 from quire.settings.attention_backends import backend_name
 from quire.settings.rank_config import RankConfig
+from quire.settings.residency_config import ResidencyConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(RankConfig):
+class ModelConfig(ResidencyConfig, RankConfig):
     """Settings of one model: how to load it and how to run it."""
 
     model: str = setting("Folder or hub id of the model.", "")
@@ -242,6 +243,7 @@ class ModelConfig(RankConfig):
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
         self._check_ranks()
+        self._check_residency()
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")

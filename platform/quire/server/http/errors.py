@@ -22,7 +22,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.errors import EngineDied, ModelAsleep, ModelUnloaded, Overloaded, PluginOff, QuireError, RateLimited
+from quire.errors import (
+    EngineDied,
+    ModelAsleep,
+    ModelNotLoaded,
+    ModelUnloaded,
+    Overloaded,
+    PluginOff,
+    QuireError,
+    RateLimited,
+)
 from quire.records import RequestRefused
 from quire.server.http.request_ids import header_id
 
@@ -41,6 +50,7 @@ RETRY_AFTER_S: Mapping[type[QuireError], int] = {
     ModelUnloaded: 5,
     ModelAsleep: 5,
     PluginOff: 30,
+    ModelNotLoaded: 5,
 }
 """The `Retry-After` header of these errors, in seconds."""
 
@@ -94,7 +104,8 @@ class ErrorResponse(Response):
     media_type = "application/json"
 
     def __init__(self, error: QuireError, body: bytes | None = None) -> None:
-        wait = math.ceil(error.retry_after_s) if isinstance(error, RateLimited) else RETRY_AFTER_S.get(type(error))
+        wait = error.retry_after_s if isinstance(error, ModelNotLoaded | RateLimited) else None
+        wait = RETRY_AFTER_S.get(type(error)) if wait is None else math.ceil(wait)
         headers = {} if wait is None else {"retry-after": str(wait)}
         content = msgspec.json.encode(error_object(error)) if body is None else body
         super().__init__(content, status_code=error.status, headers=headers)

@@ -36,7 +36,7 @@ class PoolingJob:
         self._ticket = ticket
         self.requests = requests
         self.num_cached_tokens = 0
-        self._client, self._model, self._inflight = client, model, inflight
+        self._client, self.model, self._inflight = client, model, inflight
         self._timers = RequestTimers(requests, model, telemetry, metrics)
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._results: list[PoolingResult | None] = [None] * len(requests)
@@ -50,7 +50,7 @@ class PoolingJob:
         """Run to the end and return one result per prompt. The first error ends all requests."""
         counting = self._ticket.running(self.requests, lambda: 0) if self._ticket else nullcontext()
         with counting, self._inflight.running(self), self._timers.running(self._done), self._stopping:
-            await self._client.run(self._model, self.requests, self._on_delta)
+            await self._client.run(self.model, self.requests, self._on_delta)
         await self._timers.stored()
         return [self._result(number) for number in range(len(self.requests))]
 

@@ -18,15 +18,17 @@ from quire.server.openai.model_cards import (
     adapter_details,
     alias_card,
     alias_details,
+    known_model,
     model_card,
     model_details,
+    unloaded_cards,
 )
 from quire.server.schemas.models import ModelDetails
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
 from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
 from quire.server.service.models import supports
 from quire.server.service.service import ResponseIds, get_service
-from quire.server.tenants.ticket import may_use_model
+from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.types.request_model import json_body
 
 ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
@@ -81,6 +83,7 @@ async def list_models(request: Request) -> Response:
     cards = [model_card(served, alias) for served in models.visible for alias in models.visible_aliases(served)]
     cards += [alias_card(service, alias) for alias in models.aliases.all() if may_use_model(alias.name)]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
+    cards += unloaded_cards(service)
     return json_response({"object": "list", "data": cards})
 
 
@@ -92,12 +95,12 @@ async def list_models(request: Request) -> Response:
 )
 async def get_model(request: Request, model_id: ModelId) -> Response:
     service = get_service(request)
-    for info in service.adapters.ready():
-        if info.name == model_id:
+    for info in (*service.adapters.ready(), *service.residency.registrations.kept_adapters()):
+        if info.name == model_id and may_use_adapter(model_id):
             return json_response(adapter_details(service, info))
     if (alias := service.models.visible_alias(model_id)) is not None:
         return json_response(alias_details(service, alias))
-    found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
+    found = known_model(service, model_id)
     if found is None or not may_use_model(model_id):
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

@@ -118,10 +118,12 @@ class ModelDirectory:
         may_use: NameFilter = every_name,
     ) -> None:
         """is_asleep: whether a model sleeps. Raises `ConfigError` if two models share a name."""
-        self._is_asleep, self._may_use = is_asleep, may_use
+        self._is_asleep, self.may_use = is_asleep, may_use
         self.aliases, self.uses = AliasTable(), ModelUses()
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
+        self.unloaded: Callable[[], Sequence[str]] = tuple
+        """Names that requests may use although their models are not loaded."""
         self._by_alias: dict[str, ServedModel] = {}
         for model in models:
             self.add(model)
@@ -166,7 +168,7 @@ class ModelDirectory:
 
     def check_stays(self, name: str | None) -> None:
         """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
-        if name and self._may_use(name) and self.find_leaving(name) is not None:
+        if name and self.may_use(name) and self.find_leaving(name) is not None:
             raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
 
     @property
@@ -176,18 +178,18 @@ class ModelDirectory:
 
     def visible_aliases(self, model: ServedModel) -> tuple[str, ...]:
         """The names by which the sender of the current request may use a model."""
-        return tuple(filter(self._may_use, model.aliases))
+        return tuple(filter(self.may_use, model.aliases))
 
     def find_visible(self, name: str | None) -> ServedModel | None:
         """`get`, for the sender of the current request."""
         if not name:
             return next(iter(self.visible), None)
-        return self._by_alias.get(name) if self._may_use(name) else None
+        return self._by_alias.get(name) if self.may_use(name) else None
 
     def visible_alias(self, name: str | None) -> ModelAlias | None:
         """The alias of `aliases` called `name`, if the sender of the current request may use it: it may then use the
         models of the alias by it, whatever they are called."""
-        return self.aliases.get(name) if name and self._may_use(name) else None
+        return self.aliases.get(name) if name and self.may_use(name) else None
 
     def get(self, name: str | None) -> ServedModel | None:
         """The model called `name`, the first model for None and ""; None if there is no such model."""
@@ -210,13 +212,14 @@ class ModelDirectory:
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        names = [name for name in (*self._by_alias, *(one.name for one in self.aliases.all())) if self._may_use(name)]
-        known = f" Valid aliases: {', '.join(names)}." if names else ""
-        return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
+        known = (*self._by_alias, *(alias.name for alias in self.aliases.all()), *self.unloaded())
+        names = [name for name in known if self.may_use(name)]
+        listed = f" Valid aliases: {', '.join(names)}." if names else ""
+        return NotFound(f"The model `{name:.200}` does not exist.{listed}", "model")
 
     def find(self, name: str | None) -> ServedModel:
         """The model called `name`, the first model for None and ""; raises `NotFound`."""
-        if not self.all:
+        if not self.all and not self.unloaded():
             raise nothing_served()
         found = self.get(name)
         if found is None:
