@@ -133,8 +133,9 @@ def print_loads(what: str, runs: int, settings: Mapping[str, Any], before: Calla
             print(f"    {phase:38} {seconds:7.3f} s")
 
 
-def print_server(what: str, folder: Path, runs: int, settings: Mapping[str, Any], *flags: str) -> None:
+def print_server(what: str, folder: Path, runs: int, settings: Mapping[str, Any], cache: Path | None = None) -> None:
     """`POST /v1/load_model` until its answer, which comes when the model is ready."""
+    flags = () if cache is None else ("--weights-cache", str(cache))
     with serving("demo-chat", *flags) as server, httpx.Client(base_url=server.url, timeout=600) as http:
 
         def load() -> float:
@@ -143,6 +144,9 @@ def print_server(what: str, folder: Path, runs: int, settings: Mapping[str, Any]
             reply = http.post("/v1/load_model", json=body)
             assert reply.status_code == 200, reply.text
             took = time.perf_counter() - began
+            time.sleep(1)
+            while cache is not None and any(cache.glob("*.unfinished")):
+                time.sleep(0.1)  # a model that is unloaded is not written
             reply = http.post("/v1/unload_model", json={"name": "loaded"})
             assert reply.status_code == 200, reply.text
             return took
@@ -174,7 +178,7 @@ def main() -> None:
         given["weights_cache"] = cache
         print_loads("load from --weights-cache", args.runs, given, lambda: None)
         print_server("POST /v1/load_model", args.model, args.runs, settings)
-        print_server("POST /v1/load_model, --weights-cache", args.model, args.runs, settings, "--weights-cache", cache)
+        print_server("POST /v1/load_model, --weights-cache", args.model, args.runs, settings, Path(cache))
 
 
 if __name__ == "__main__":

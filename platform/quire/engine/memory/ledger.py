@@ -7,6 +7,7 @@ The ledger counts reservations instead.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from quire.errors import ConfigError
@@ -70,7 +71,7 @@ class MemoryLedger:
         """Name and use of each model; KV memory may have moved between models since they were entered."""
         found = []
         for model, (name, use) in self._uses.items():
-            pages = getattr(model, "kv_pages", None)
+            pages: Any = getattr(model, "kv_pages", None)
             is_moved = pages is not None and use.kv_cache > 0  # 0: the model sleeps
             found.append((name, replace(use, kv_cache=pages.held_bytes) if is_moved else use))
         return found
