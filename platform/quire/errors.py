@@ -13,13 +13,15 @@
     ├── EngineDied                503 ServiceUnavailableError  the engine process ended
     ├── ModelUnloaded             503 ServiceUnavailableError  the model of a request is being unloaded
     ├── ModelAsleep               503 ServiceUnavailableError  the model of a request sleeps, or was put to sleep
+    ├── ModelNotLoaded            503 ServiceUnavailableError  the model of a request could not be loaded
     ├── PluginFailed              500 InternalServerError    a plugin raised while serving one request
     │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is switched off for a while
     └── StartupError                                         the process cannot start, or a model cannot load
         ├── ConfigError           a setting is wrong
         ├── PluginError           a plugin is unknown, broken, or clashes with another
-        └── CheckpointError       a model folder cannot be used
-            └── UnknownArchitecture
+        ├── CheckpointError       a model folder cannot be used
+        │   └── UnknownArchitecture
+        └── NoMemory              400 BadRequestError  a model does not fit beside the others
 
 Each message is a sentence for the person who caused the error: what is wrong, and what is allowed.
 """
@@ -130,6 +132,14 @@ class ModelAsleep(QuireError):
     type = "ServiceUnavailableError"
 
 
+class ModelNotLoaded(QuireError):
+    """The model of a request could not be loaded. retry_after_s: when it is tried again."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+    retry_after_s: int | None = None
+
+
 class PluginFailed(QuireError):
     """A plugin raised while it processed a request; other requests continue."""
 
@@ -165,6 +175,13 @@ class UnknownArchitecture(CheckpointError):
     """No loaded plugin can build the architecture that a config.json names."""
 
 
+class NoMemory(ConfigError, CheckpointError):
+    """A model does not fit beside the others; it may when they are unloaded."""
+
+    status = 400
+    type = "BadRequestError"
+
+
 STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
     cls.__name__: cls
     for cls in (
@@ -184,6 +201,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         PluginOff,
         CheckpointError,
         UnknownArchitecture,
+        NoMemory,
         ConfigError,
     )
 }

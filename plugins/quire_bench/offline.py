@@ -13,6 +13,7 @@ from quire.hooks.plugins_off import with_advice
 from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
 from quire.settings.options import add_config
+from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.types import Prompt, Request
 from quire_bench.report import show, spread
 from quire_bench.workload import BenchRequest, add_workload_flags, at_least, jobs
@@ -26,7 +27,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models_given", nargs="?", metavar="MODEL", help="folder, hub id or demo (default: the first demo)"
     )
-    add_config(parser, ModelConfig)
+    add_config(parser, ModelConfig, skip=RESIDENCY_SETTINGS)
 
 
 def configure_throughput(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.engine_process.adapter_directory import AdapterDirectory
-from quire.engine_process.wire.protocol import AdapterChanged, AdapterLoaded
+from quire.engine_process.wire.adapter_changes import AdapterChanged, AdapterLoaded
 from quire.errors import BadRequest, NotFound
 from quire.types.adapter_info import AdapterInfo
 

@@ -51,6 +51,7 @@ CONTRACT = {
     "quire.settings.model_values",
     "quire.settings.near_names",
     "quire.settings.rank_config",
+    "quire.settings.residency_config",
     "quire.settings.server_config",
     "quire.settings.setting",
     "quire.settings.speculative_config",
@@ -63,6 +64,7 @@ CLIENT = {
     "quire.engine_process.client",
     "quire.engine_process.replicas.client",
     "quire.engine_process.settings",
+    "quire.engine_process.wire.memory_plan",
     "quire.engine_process.wire.process_source",
     "quire.engine_process.wire.spawn",
 }

@@ -20,6 +20,7 @@ from quire.log_format import log_to_stderr
 from quire.records import Command
 from quire.settings.model_config import ModelConfig
 from quire.settings.options import add_config, model_list
+from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.settings.server_config import ServerConfig
 from quire.types.batch_line import answer_line, custom_id_of, error_line, parse_line
 
@@ -49,7 +50,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="file for the results")
     parser.add_argument("--max-concurrency", type=int, default=256, help="maximum number of requests at a time")
-    add_config(parser, ModelConfig)
+    add_config(parser, ModelConfig, skip=RESIDENCY_SETTINGS)
 
 
 async def process_lines(app: Any, lines: Sequence[bytes], output: IO[bytes], max_concurrency: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from quire.llm.arguments import known_settings
 from quire.settings.model_config import ModelConfig
 from quire.settings.options import add_config
+from quire.settings.residency_config import RESIDENCY_SETTINGS
 
 _Parser = TypeVar("_Parser", bound=argparse.ArgumentParser)
 
@@ -45,7 +46,7 @@ class EngineArgs(ModelConfig):
         """Add a flag for each setting of a model, `--plugins` and `--enable-lora` to the parser, and return it."""
         parser.add_argument("--plugins", metavar="A,B", help="plugins to load (default: the bundled set)")
         parser.add_argument("--enable-lora", action="store_true", help="load the adapter runtime too")
-        add_config(parser, ModelConfig)
+        add_config(parser, ModelConfig, skip=RESIDENCY_SETTINGS)
         return parser
 
     @classmethod

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.engine_process.settings import OnAdapterLoaded
-from quire.engine_process.wire.protocol import (
+from quire.engine_process.wire.adapter_changes import (
     AdapterChanged,
     AdapterListReply,
     AdapterLoaded,

@@ -14,19 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from quire.engine_process.wire.error_info import to_error_info
-from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.protocol import (
+from quire.engine_process.wire.adapter_changes import (
     AdapterChanged,
     AdapterListReply,
     AdapterLoaded,
-    CallFailed,
     ListAdapters,
     LoadAdapter,
     RegisterAdapter,
     UnloadAdapter,
-    UnloadDone,
 )
+from quire.engine_process.wire.error_info import to_error_info
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.types.adapter_info import AdapterInfo
 

@@ -16,19 +16,16 @@ from quire.engine_process.inflight import InFlightRequest, InFlightRequests, Req
 from quire.engine_process.pending_calls import PendingCalls
 from quire.engine_process.settings import NO_CALLBACKS, ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
+from quire.engine_process.wire.adapter_changes import AdapterChanged, AdapterListReply, AdapterLoaded, RegisterAdapter
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress, ModelSleeps
 from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     Abort,
-    AdapterChanged,
-    AdapterListReply,
-    AdapterLoaded,
     CallFailed,
     FromEngine,
     GetStats,
     Ready,
-    RegisterAdapter,
     RequestRejected,
     Start,
     StatsReply,
@@ -54,7 +51,7 @@ class EngineClient:
         call = self._call_when_ready
         self.adapters = AdapterDirectory(call, settings.adapters, events.on_adapter_loaded)
         self.sleepers = self.served = EngineModels(models, call, self.requests.fail, self.adapters)
-        self._closing = False
+        self._closing, self.memory_limit = False, 0
         self._supervisor = Supervisor(
             self._first_message,
             self.requests.on_deltas,
@@ -258,6 +255,7 @@ class EngineClient:
             sys_path=list(sys.path),
             share=settings.share,
             kv_events=dict(settings.kv_events),
+            memory=settings.memory,
             adapters=adapters,
             known_adapters=known,
         )
@@ -269,7 +267,8 @@ class EngineClient:
                 if entry is not None:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
-            case Ready(models, adapters, failed):
+            case Ready(models, adapters, failed, limit):
+                self.memory_limit = limit
                 self.adapters.ready(adapters, self.served.sleeping)
                 self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
                 self._events.on_ready()

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from quire.engine_process.model_summary import summary
 from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.step_loop import EngineProtocol
+from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.errors import CheckpointError, UnknownArchitecture
+from quire.isolation.process_state import resident_bytes
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 
@@ -28,16 +30,23 @@ log = logging.getLogger("quire.engine_process")
 
 
 class EngineBuilder:
-    """Keeps the ledger of CPU memory, and the publisher of KV events, which all models share.
+    """Keeps the ledgers of memory, and the publisher of KV events, which all models share.
 
     torch is imported with the first engine, or to limit its threads.
 
-    share: what the process may take of the machine; None = all. kv_events: the object of --kv-events-config.
+    share: what the process may take of the machine; None = all. kv_events: the object of --kv-events-config. plan: what
+    all models together may take.
     """
 
-    def __init__(self, share: ReplicaShare | None = None, kv_events: Mapping[str, Any] | None = None) -> None:
-        self._ledger: MemoryLedger | None = None
-        self._share = share
+    def __init__(
+        self,
+        share: ReplicaShare | None = None,
+        kv_events: Mapping[str, Any] | None = None,
+        plan: MemoryPlan | None = None,
+    ) -> None:
+        self._ledgers: dict[bool, MemoryLedger] = {}
+        """Of the CPU (True) and, if there is a budget, of the GPU."""
+        self._share, self._plan = share, plan or MemoryPlan()
         self._kv_events = kv_events or {}
         self._event_sender: EventSender | None = None
         if share is not None:
@@ -57,19 +66,17 @@ class EngineBuilder:
         """
         from quire.engine.build import build_engine
         from quire.engine.loading.load import choose_device
-        from quire.engine.memory.ledger import MemoryLedger
         from quire.engine.memory.system_memory import free_bytes
         from quire.hooks.plugins_off import with_advice
 
         on_cpu = choose_device(config.device).type == "cpu"
-        if self._ledger is None:
-            limit = free_bytes() if self._share is None else self._share.memory_bytes
-            self._ledger = MemoryLedger(min(free_bytes(), limit))
-        budget = (
-            self._ledger.budget(num_left, free_bytes())
-            if on_cpu
-            else device_budget(config, num_left * self._num_on_device)
-        )
+        ledger = self._ledger(on_cpu)
+        free = free_bytes() if on_cpu else 0
+        if not on_cpu:
+            budget = device_budget(config, (1 if ledger else num_left) * self._num_on_device)
+            free = budget.total
+        if ledger is not None:
+            budget = ledger.budget(num_left, free)
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
@@ -79,9 +86,35 @@ class EngineBuilder:
             raise with_advice(error, registry) from error
         description = summary(engine.info, config)
         log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, description)
-        if on_cpu:
-            self._ledger.enter(engine, config.name, engine.memory)
+        if ledger is not None:
+            ledger.enter(engine, config.name, engine.memory)
         return engine
+
+    def _ledger(self, on_cpu: bool) -> MemoryLedger | None:
+        """The account of a device; None for a GPU without a budget, of which each model takes what is free."""
+        from quire.engine.memory.ledger import MemoryLedger
+        from quire.engine.memory.system_memory import free_bytes
+
+        if on_cpu not in self._ledgers:
+            if on_cpu:
+                limit = free_bytes() if self._share is None else min(free_bytes(), self._share.memory_bytes)
+                limit = self._plan.for_models(limit, resident_bytes(os.getpid()))
+            elif self._plan.budget is None:
+                return None
+            else:  # the process itself takes memory of the CPU
+                limit = self._plan.budget
+            self._ledgers[on_cpu] = MemoryLedger(limit, self._plan.num_models)
+        return self._ledgers[on_cpu]
+
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take; 0 = not known, which holds for servers whose models stay."""
+        if self._plan == MemoryPlan():
+            return 0
+        import quire.engine.build  # noqa: F401  # its memory is not for models
+        from quire.engine.loading.load import choose_device
+
+        ledger = self._ledger(choose_device("auto").type == "cpu")
+        return 0 if ledger is None else ledger.available
 
     def _with_events(self, registry: Registry) -> Registry:
         """A registry with what gets KV events, if they are to be published."""
@@ -102,8 +135,8 @@ class EngineBuilder:
         import torch
 
         engine.close()
-        if self._ledger is not None:
-            self._ledger.leave(engine)
+        for ledger in self._ledgers.values():
+            ledger.leave(engine)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         with suppress(AttributeError, OSError):  # only glibc has malloc_trim
@@ -121,9 +154,7 @@ class EngineBuilder:
             return False
         if engine.kv_pages is not None:  # it wakes with its own share, which is reserved then
             engine.kv_pages.resize(engine.kv_pages.share)
-        if self._ledger is not None:
-            kept = replace(engine.memory, kv_cache=0, swap=0)
-            self._ledger.enter(engine, config.name, kept)
+        self._ledgers[True].enter(engine, config.name, replace(engine.memory, kv_cache=0, swap=0))
         return True
 
     def restore_caches(self, config: ModelConfig, engine: Engine) -> None:
@@ -131,10 +162,10 @@ class EngineBuilder:
         from quire.engine.memory.ledger import check_fits
         from quire.engine.memory.system_memory import free_bytes
 
-        assert self._ledger is not None, "it was made with the engine"
+        ledger = self._ledgers[True]  # it was made with the engine
         freed = replace(engine.memory, weights=0, state=0, encoder_cache=0, drafter=0)
-        check_fits(config.name, freed, self._ledger.budget(1, free_bytes()).total)
-        self._ledger.enter(engine, config.name, engine.memory)
+        check_fits(config.name, freed, ledger.budget(1, free_bytes()).total)
+        ledger.enter(engine, config.name, engine.memory)
 
     def end(self) -> None:
         """Publish the last KV events."""
@@ -143,8 +174,9 @@ class EngineBuilder:
 
     def log_memory(self) -> None:
         """Log a table of the memory that each model has reserved."""
-        if self._ledger is not None and self._ledger.reserved:
-            log.info("memory reserved on the CPU:\n%s", self._ledger.table())
+        for on_cpu, ledger in self._ledgers.items():
+            if ledger.reserved:
+                log.info("memory reserved on the %s:\n%s", "CPU" if on_cpu else "GPU", ledger.table())
 
 
 def device_budget(config: ModelConfig, num_left: int) -> MemoryBudget:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quire.engine_process.wire import model_changes as wire
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, ModelProgress, UnloadModel
+from quire.engine_process.wire.model_changes import LoadModel, UnloadModel, progress_reporter
 from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound
 from quire.isolation.idle_thread import compute_when_idle
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from quire.engine_process.step_loop import EngineProtocol, StepLoop
 
 log = logging.getLogger("quire.engine_process")
-
-MIN_PROGRESS = 0.01
-"""A smaller part of the weights is not worth a message."""
 
 
 class LoadEnded(BadRequest):
@@ -69,6 +66,10 @@ class EngineBuilderProtocol(Protocol):
         """Reserve the KV cache again; raises ConfigError if too little memory is left."""
         ...
 
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take; 0 = not known."""
+        ...
+
     def log_memory(self) -> None:
         """Log the memory that each model has reserved."""
         ...
@@ -80,19 +81,6 @@ def check_names(names: Iterable[str], engines: Iterable[EngineProtocol]) -> None
     for name in names:
         if name in taken:
             raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
-
-
-def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Callable[[float], None]:
-    """Sends the progress of a load in steps of at least `MIN_PROGRESS`."""
-    last = 0.0
-
-    def report(fraction: float) -> None:
-        nonlocal last
-        if fraction - last >= MIN_PROGRESS:
-            last = fraction
-            send(ModelProgress(name, fraction))
-
-    return report
 
 
 @dataclass(eq=False)

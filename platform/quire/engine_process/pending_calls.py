@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from quire.engine_process.wire.adapter_changes import ListAdapters
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.protocol import GetStats, ListAdapters
+from quire.engine_process.wire.protocol import GetStats
 from quire.errors import QuireError
 
 

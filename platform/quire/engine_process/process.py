@@ -27,31 +27,27 @@ from quire.engine_process.model_messages import (
     EngineBuilderProtocol,
     ModelMessageHandler,
     check_names,
-    progress_reporter,
 )
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
+from quire.engine_process.wire.adapter_changes import ListAdapters, LoadAdapter, RegisterAdapter, UnloadAdapter
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, SleepModel, UnloadModel, WakeModel
+from quire.engine_process.wire.model_changes import LoadModel, SleepModel, UnloadModel, WakeModel, progress_reporter
 from quire.engine_process.wire.protocol import (
     Abort,
     EngineFailed,
     GetStats,
-    ListAdapters,
-    LoadAdapter,
     MalformedRequest,
     Ping,
     Pong,
     Ready,
-    RegisterAdapter,
     RequestRejected,
     Shutdown,
     Start,
     StatsReply,
     Submit,
     ToEngine,
-    UnloadAdapter,
 )
 from quire.engine_process.wire.transport import Transport
 from quire.errors import StartupError
@@ -127,7 +123,8 @@ class EngineProcess:
                     log.error("%s could not be loaded again: %s", config.name, error)
                     failed[config.name] = to_error_info(error)
         adapters = self._adapters.start(start.adapters, start.known_adapters)
-        self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters, failed))
+        infos = [engine.info for engine in self._loop.engines.values()]
+        self._send(Ready(infos, adapters, failed, self._builder.memory_limit()))
         gc.freeze()  # everything loaded so far stays: exclude it from collections in the middle of a step
 
     def _load(self, config: ModelConfig, num_left: int) -> None:
@@ -205,7 +202,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
     log_to_stderr(start.log_level, start.log_format)
     sys.path[:] = start.sys_path or sys.path
     try:
-        builder = EngineBuilder(start.share, start.kv_events)
+        builder = EngineBuilder(start.share, start.kv_events, start.memory)
         process = EngineProcess(inbox, transport.send, _load_plugins(start), builder)
         process.start(start)
         builder.log_memory()

@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.watchdog import FROZEN_AFTER_S
+from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.spawn import MODULE
 from quire.types.adapter_info import AdapterInfo
@@ -25,7 +26,8 @@ class EngineProcessSettings:
     first start. wait_ready_s: how long a request waits for an engine process that is being restarted. engine_timeout_s:
     an engine process with work that finishes no step for so long is killed. frozen_after_s: one that is silent for so
     long and uses no CPU counts as frozen. kill_frozen: it is killed. share: what it may take of the machine, None =
-    all. kv_events: the object of --kv-events-config. module: what the engine process runs.
+    all. kv_events: the object of --kv-events-config. memory: what all models together may take. module: what the engine
+    process runs.
     processes: where engine processes come from, None = a new one each time.
     """
 
@@ -43,6 +45,7 @@ class EngineProcessSettings:
     kill_frozen: bool = False
     share: ReplicaShare | None = None
     kv_events: Mapping[str, Any] = field(default_factory=dict)
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
     module: str = MODULE
     processes: ProcessSource | None = None
 

@@ -1,9 +1,10 @@
-"""What the system says of another process on this machine: its threads' states, and its CPU time."""
+"""What the system says of processes on this machine: their threads' states, their CPU time and their memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 STOPPED = frozenset("T")
@@ -30,6 +31,25 @@ def cpu_seconds(pid: int) -> float | None:
     """CPU time that a process has used; None where /proc is missing."""
     fields = _fields(Path(f"/proc/{pid}/stat"))
     return None if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Bytes of memory that a process has now (RSS); 0 if it is gone or there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs; empty where /proc does not tell."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
 
 
 def _stats(tasks: Path) -> Iterator[list[str]]:

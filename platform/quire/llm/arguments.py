@@ -14,6 +14,7 @@ from quire.errors import BadRequest
 from quire.from_vllm.arguments import without_vllm_arguments
 from quire.settings.model_config import ModelConfig
 from quire.settings.near_names import near_name
+from quire.settings.residency_config import RESIDENCY_SETTINGS
 from quire.settings.server_config import ServerConfig
 from quire.text.inputs.inputs import PromptInput
 from quire.types import LoRARequest
@@ -21,9 +22,9 @@ from quire.types import LoRARequest
 UNBOUNDED = sys.maxsize
 """Limit of waiting requests: the caller waits for the whole batch, so its size is not limited."""
 
-SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
+SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model", *RESIDENCY_SETTINGS}
 
-_OF_THE_SERVER = frozenset(f.name for f in fields(ServerConfig))
+_OF_THE_SERVER = frozenset((*(f.name for f in fields(ServerConfig)), *RESIDENCY_SETTINGS))
 _NOTHING_TO_SET = frozenset({"disable_log_stats"})
 """Settings of the server that vLLM scripts pass to `LLM`, where either value has no effect."""
 

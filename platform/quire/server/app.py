@@ -51,6 +51,9 @@ from quire.server.pooling import routes as pooling_routes
 from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
 from quire.server.request_bodies import BODIES
+from quire.server.residency.build import build_residency
+from quire.server.residency.leases import LEASES, Leases
+from quire.server.residency.registration import Registration
 from quire.server.routers.context import router_context
 from quire.server.service.adapters import AdapterService, describe_roots
 from quire.server.service.client_protocol import ClientProtocol
@@ -85,7 +88,8 @@ class _App(FastAPI):
         if scope["type"] == "http":
             scope[MODEL_USE], send = use, use.watch(send)
         try:
-            await super().__call__(scope, receive, send)
+            with Leases() as scope[LEASES]:
+                await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
             if scope["type"] != "http" or not self.state.service.inflight.closed:
                 raise
@@ -104,6 +108,7 @@ def build_service(
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
     settings: SettingsSource | None = None,
+    registered: Sequence[Registration] = (),
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
@@ -120,8 +125,11 @@ def build_service(
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
-    loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
-    control = RunningModels(served_models, loads, new_models, client.sleepers, adapters.has)
+    inflight, loads = ActiveJobs(), ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
+    residency, client_loads = build_residency(
+        client, config, served_models, loads, new_models, metrics.registry, registered, inflight
+    )
+    control = RunningModels(served_models, loads, client_loads, new_models, client.sleepers, adapters.has)
     control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,
@@ -133,11 +141,12 @@ def build_service(
         metrics=metrics,
         telemetry=telemetry,
         accounting=accounting,
-        inflight=ActiveJobs(),
+        inflight=inflight,
         adapters=adapters,
         model_loads=loads,
         control=control,
-        reload=Reload(settings, served_models, loads, new_models, control),
+        reload=Reload(settings, served_models, client_loads, new_models, control),
+        residency=residency,
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
     )
@@ -152,13 +161,15 @@ def build_app(
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
     settings: SettingsSource | None = None,
+    registered: Sequence[Registration] = (),
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
     defaults: settings of models that are loaded later; frontends: loads their front ends. settings: where they can be
-    read again. Raises PluginError if a router of a plugin clashes with an existing route.
+    read again. registered: the models of the settings, loaded or not. Raises PluginError if a router of a plugin
+    clashes with an existing route.
     """
-    service = build_service(client, config, registry, models, tracing, defaults, frontends, settings)
+    service = build_service(client, config, registry, models, tracing, defaults, frontends, settings, registered)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -187,9 +198,11 @@ def _lifespan(service: Service) -> Any:
         for route in app.routes:  # FastAPI prepares its routes when the first request is matched: 0.1 s
             route.matches({"type": "http", "method": "GET", "path": "/"})
         service.telemetry.start()
+        service.residency.wake()
         try:
             yield
         finally:
+            await service.residency.stop()
             spent_s = time.monotonic() - (service.inflight.closed_at or time.monotonic())
             await service.telemetry.stop(service.config.shutdown_timeout_s - spent_s)
             service.pools.close()

@@ -13,13 +13,14 @@ from typing import Any
 from quire.errors import ConfigError
 from quire.settings.attention_backends import backend_name
 from quire.settings.rank_config import RankConfig
+from quire.settings.residency_config import ResidencyConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
 from quire.settings.weights_cache_config import WeightsCacheConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(RankConfig, WeightsCacheConfig):
+class ModelConfig(ResidencyConfig, RankConfig, WeightsCacheConfig):
     """Settings of one model: how to load it and how to run it."""
 
     model: str = setting("Folder or hub id of the model.", "")
@@ -243,6 +244,7 @@ class ModelConfig(RankConfig, WeightsCacheConfig):
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
         self._check_ranks()
+        self._check_residency()
         check_positive(self, "weights_cache_bytes")
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")

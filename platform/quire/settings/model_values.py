@@ -16,11 +16,12 @@ from quire.errors import ConfigError
 from quire.from_vllm.arguments import without_vllm_arguments
 from quire.settings.model_config import ModelConfig
 from quire.settings.near_names import near_name
+from quire.settings.residency_config import seconds
 
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
 _Config = TypeVar("_Config")
 
-OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template")
+OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template", "load")
 """Settings that name one model or its files, and therefore do not apply to models that are loaded later."""
 
 
@@ -52,7 +53,7 @@ def json_map(text: str) -> dict[str, Any]:
 
 def reader_of(hint: Any) -> Callable[[str], Any]:
     """What parses the text of a flag whose setting has this type hint."""
-    for word, reader in (("Mapping", json_map), ("int", whole_number), ("float", float)):
+    for word, reader in (("Mapping", json_map), ("Seconds", seconds), ("int", whole_number), ("float", float)):
         if word in str(hint):
             return reader
     return str
@@ -79,13 +80,14 @@ def typed_value(name: str, value: Any) -> Any:
     fits = isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
     if not fits or (is_list and not all(isinstance(item, str) for item in value)):
         raise ConfigError(f"{flag(name)} must be {words}; got {value!r:.100}.")
-    return tuple(value) if is_list else float(value) if reader is float else value
+    return tuple(value) if is_list else float(value) if reader in (float, seconds) else value
 
 
 _TYPES: Mapping[Callable[[str], Any], tuple[Any, str]] = {
     json_map: (Mapping, "a JSON object"),
     whole_number: (int, "a whole number"),
     float: ((int, float), "a number"),
+    seconds: ((int, float), "a time, such as 300, 5m or forever"),
     str: (str, "a text"),
 }
 

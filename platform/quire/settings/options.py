@@ -17,6 +17,7 @@ from quire.records import Registry
 from quire.settings.flag_parser import ENV_PREFIX, FlagParser
 from quire.settings.model_config import ModelConfig
 from quire.settings.model_values import flag, json_map, model_config, reader_of, whole_number
+from quire.settings.residency_config import seconds
 from quire.settings.setting_groups import grouped
 from quire.settings.yaml_file import YamlFile
 
@@ -95,7 +96,14 @@ def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
     return {**common, "type": reader_of(hint), "metavar": f.metadata["metavar"] or _METAVARS[reader_of(hint)]}
 
 
-_METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", int: "N", float: "X", str: "TEXT"}
+_METAVARS: dict[Callable[[str], Any], str] = {
+    json_map: "JSON",
+    whole_number: "N",
+    int: "N",
+    float: "X",
+    str: "TEXT",
+    seconds: "TIME",
+}
 
 
 def add_plugin_options(parser: argparse.ArgumentParser, registry: Registry) -> None:

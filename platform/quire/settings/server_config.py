@@ -164,6 +164,16 @@ class ServerConfig:
         '"tcp://*:5557"} (see docs/scale/kv_events.md; default: off).',
         {},
     )
+    memory_budget: int | None = setting(
+        "Maximum number of bytes of memory of the server's processes, all models together, e.g. 8G (default: what is "
+        "free at the start; on a GPU, the memory that --gpu-memory-utilization allows)."
+    )
+    max_model_waiters: int = setting(
+        "Maximum number of requests that wait for models to be loaded; further ones get status 503.", 256
+    )
+    model_wait_timeout_s: float = setting(
+        "Maximum time in seconds that a request waits for its model to be loaded; then it gets status 503.", 300.0
+    )
     plugin_max_faults: int = setting(
         "Switch a plugin function off for a minute after this many errors in a row; 0: never.", 100
     )
@@ -235,7 +245,8 @@ class ServerConfig:
         for name in ("max_connections_per_address", "max_restarts", "plugin_max_faults", "metrics_max_tenants"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {value}.")
-        check_positive(self, "engine_timeout_s", "usage_days", "usage_max_rows")
+        check_positive(self, "engine_timeout_s", "memory_budget", "max_model_waiters", "model_wait_timeout_s")
+        check_positive(self, "usage_days", "usage_max_rows")
         if not 0 <= self.shutdown_timeout_s < float("inf"):
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
         if self.metrics_require_key and not self.api_key:

@@ -60,6 +60,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "memory": (
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),
         *("num_state_checkpoints", "state_checkpoint_interval"),
+        *("memory_budget", "load", "keep_alive", "pinned", "max_model_waiters", "model_wait_timeout_s"),
         *("enable_prefix_caching", "swap_space", "encoder_cache_bytes", "max_num_encoder_tokens"),
     ),
     "adapters": (

@@ -21,7 +21,7 @@ class ModelInfo:
     implementation of most operations, such as avx2 or torch. fallback: the plugin whose fallback builds the model, ""
     if its architecture is a plugin's own. weight_bytes: an upper bound. kv_cache_bytes: 0 = the model needs none.
     state_bytes: of all slots for the state of recurrent blocks, of which num_state_checkpoints are for checkpoints; 0 =
-    it keeps none.
+    it keeps none. memory_bytes: all that it reserves of its device's memory, caches for media and swap space included.
     """
 
     name: str
@@ -54,6 +54,7 @@ class ModelInfo:
     state_bytes: int = 0
     num_state_slots: int = 0
     num_state_checkpoints: int = 0
+    memory_bytes: int = 0
 
     @property
     def description(self) -> tuple[str, ...]:

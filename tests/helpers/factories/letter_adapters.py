@@ -16,18 +16,35 @@ LOUD = 1e4
 """How much larger than what the layers add."""
 
 
+def let_say(base: Path, letter: str) -> Path:
+    """Change the weights of a tiny Llama so that it says this letter itself; gives its folder."""
+    weights = load_file(base / "model.safetensors")
+    vector = Voices(base).vector(letter)
+    weights["model.embed_tokens.weight"] += LOUD * vector / vector.norm()
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    return base
+
+
 class Voices:
-    """Makes adapters for one tiny Llama. ballast_rank: of low ranks on MLPs, which take memory and do nothing."""
+    """Makes adapters for one tiny Llama. ballast_rank: of low ranks on MLPs, which take memory and do nothing.
 
-    def __init__(self, base: Path, ballast_rank: int = 0) -> None:
+    louder: by how much, for a model that says a letter itself.
+    """
+
+    def __init__(self, base: Path, ballast_rank: int = 0, louder: int = 1) -> None:
         self._weights = load_file(base / "model.safetensors")
-        self._rank = ballast_rank
+        self._rank, self._louder = ballast_rank, louder
 
-    def adapter(self, folder: Path, letter: str) -> Path:
-        """One that says this letter; gives its folder."""
+    def vector(self, letter: str) -> torch.Tensor:
+        """The hidden state [width] that makes the model say this letter."""
         head, norm = self._weights["lm_head.weight"], self._weights["model.norm.weight"]
         vector = torch.linalg.lstsq((head * norm).double(), _wish(len(head), ord(letter))).solution.float()[:, 0]
         assert int((head @ (norm * vector)).argmax()) == ord(letter), "this model cannot say it"
+        return vector
+
+    def adapter(self, folder: Path, letter: str) -> Path:
+        """One that says this letter; gives its folder."""
+        vector = self.vector(letter)
         vocab = len(self._weights["model.embed_tokens.weight"])
         tensors = {
             "base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(1, vocab),
@@ -41,7 +58,7 @@ class Voices:
             "r": max(1, self._rank),
             "lora_alpha": max(1, self._rank),
             "rank_pattern": {"embed_tokens": 1},
-            "alpha_pattern": {"embed_tokens": 1},
+            "alpha_pattern": {"embed_tokens": self._louder},
             "target_modules": ["embed_tokens", *(["gate_proj", "up_proj", "down_proj"] if self._rank else [])],
         }
         (folder / "adapter_config.json").write_text(json.dumps(config))

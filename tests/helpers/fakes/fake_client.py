@@ -259,9 +259,10 @@ def served(folder, infos, template=CHAT_TEMPLATE, renderer=_renderer, **more):
     return [ServedModel(info=one, tokenizer=tokenizer, template=chat, **more) for one in infos]
 
 
-def pretend_app(folder, client=None, config=None, registry=None, **more):
+def pretend_app(folder, client=None, config=None, registry=None, registered=(), **more):
     client = client or PretendClient()
-    return build_app(client, config or ServerConfig(), registry or Registry(), served(folder, client.infos, **more))
+    models = served(folder, client.infos, **more)
+    return build_app(client, config or ServerConfig(), registry or Registry(), models, registered=registered)
 
 
 def http(app, **settings):

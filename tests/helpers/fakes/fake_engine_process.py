@@ -180,7 +180,7 @@ def build(config, registry, num_left, on_progress=None):
 
 
 class FakeBuilder:
-    def __init__(self, share=None, kv_events=None):
+    def __init__(self, share=None, kv_events=None, plan=None):
         pass
 
     build = staticmethod(build)
@@ -202,6 +202,9 @@ class FakeBuilder:
 
     def end(self):
         pass
+
+    def memory_limit(self):
+        return 0
 
     def log_memory(self):
         pass

@@ -51,9 +51,13 @@ class PretendSleepers:
 
 
 class PretendLoads:
-    """Loads and unloads at once. loading, configs, unloaded: what came. drain: unloads wait for it."""
+    """Loads and unloads at once. loading, configs, unloaded: what came. drain: unloads wait for it.
+
+    memory_limit: bytes for all models. sizes: bytes of models, by name. gates: loads of a name wait for its event.
+    """
 
     def __init__(self):
+        self.memory_limit, self.sizes, self.gates, self.loads = 0, {}, {}, []
         self.loading, self.configs, self.unloaded = {}, {}, []
         self.drain = asyncio.Event()
         self.drain.set()
@@ -71,6 +75,9 @@ class PretendLoads:
         try:
             if Path(config.model).name == "corrupt":
                 raise CheckpointError("The file x is truncated.")
+            self.loads.append(config.name)
+            if config.name in self.gates:
+                await self.gates[config.name].wait()
             if Path(config.model).name == "held":
                 await self.loading[config.name].wait()
                 raise BadRequest(f"The model `{config.name}` was unloaded while it was being loaded.", "name")
@@ -78,6 +85,7 @@ class PretendLoads:
             del self.loading[config.name]
         folder, aliases = str(Path(config.model).resolve()), config.served_model_name
         made = info(config.name, aliases=aliases, root=config.model, folder=folder, weight_bytes=1000)
+        made = replace(made, memory_bytes=self.sizes.get(config.name, 0))
         self.infos = (*self.infos, made)
         self.configs[config.name] = config
         return made
@@ -93,3 +101,7 @@ class PretendLoads:
             self.drain.set()
         await self.drain.wait()
         self.infos = tuple(one for one in self.infos if one.name != model)
+        self.adapters.infos = {name: one for name, one in self.adapters.infos.items() if one.model != model}
+
+    def register_adapter(self, adapter):
+        self.adapters.infos[adapter.name] = adapter

@@ -12,7 +12,7 @@ from quire.engine.memory.system_memory import free_bytes
 from quire.engine.pooling.pooling_config import PoolingConfig
 from quire.engine.quantization.at_load import quantize_modules, spare_modules
 from quire.engine.weights_cache.packed_weights import packed_weights
-from quire.errors import CheckpointError
+from quire.errors import NoMemory
 from quire_models.loading import weights
 from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
@@ -63,7 +63,7 @@ def build_module(
         need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:
-        raise CheckpointError(
+        raise NoMemory(
             f"{source.located.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(builder.dtype)}, "
             f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
         )

@@ -18,7 +18,7 @@ from quire.engine.memory.state_budget import (
     plan_slots,
     slot_bytes,
 )
-from quire.errors import ConfigError
+from quire.errors import ConfigError, NoMemory
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_models import KVCache
@@ -100,7 +100,8 @@ def _check_length(config: ModelConfig, num_pages: int, per_seq: int, per_page: i
     have, need = f"{num_pages * per_page / 2**20:.1f} MiB", f"{per_seq * per_page / 2**20:.1f} MiB"
     advice = "raise --kv-cache-memory-bytes, --num-pages or (on a GPU) --gpu-memory-utilization"
     if num_pages < 1 or config.max_model_len is not None:
-        raise ConfigError(
+        is_chosen = config.kv_cache_memory_bytes is not None or config.num_pages is not None
+        raise (ConfigError if is_chosen else NoMemory)(
             f"The KV cache has {num_pages} pages of {config.page_size} tokens ({have}), but one sequence of "
             f"--max-model-len {length} needs {per_seq} ({need}): {advice}, or lower --max-model-len to {slots}."
         )
@@ -118,17 +119,18 @@ def _free_for_pages(
     """Bytes left for pages, if neither pages nor bytes are configured. one_seq: bytes of the longest sequence."""
     if loaded.device.type == "cpu":
         wanted = max(budget.kv_cache, min(one_seq, budget.max_kv_cache))
-        return min(wanted, (budget.total - loaded.weight_bytes) // 2)
+        return min(wanted, int((budget.total - loaded.weight_bytes) * budget.kv_part))
     step = activations() + (config.encoder_cache_bytes if loaded.module.tower is not None else 0)
     free, total = torch.cuda.mem_get_info(loaded.device)
     unused = int(config.gpu_memory_utilization * total) - (total - free) - step
-    return min(unused, budget.total - loaded.weight_bytes - step)
+    wanted = max(budget.kv_cache, min(one_seq, budget.max_kv_cache))
+    return min(unused, wanted, budget.total - loaded.weight_bytes - step)
 
 
 def check_memory_use(
     config: ModelConfig, loaded: LoadedModel, sizes: CacheSizes, budget: MemoryBudget, drafter_bytes: int = 0
 ) -> MemoryUse:
-    """What the model takes of its device's memory. Raises ConfigError if that is more than its budget.
+    """What the model takes of its device's memory. Raises NoMemory if that is more than its budget.
 
     Pages and slots in host memory count if the model runs on the CPU.
     """
@@ -156,4 +158,5 @@ def with_sizes(info: ModelInfo, sizes: CacheSizes, use: MemoryUse) -> ModelInfo:
         state_bytes=use.state,
         num_state_slots=sizes.num_state_slots,
         num_state_checkpoints=sizes.num_checkpoints,
+        memory_bytes=use.total,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from quire.errors import ConfigError
+from quire.errors import NoMemory
 
 KV_SHARE = 0.25
 """Share of the free memory that the KV caches of all models on a CPU take by default."""
@@ -42,12 +42,14 @@ class MemoryBudget:
     """Bytes of its device that a model may take.
 
     total: of everything. kv_cache: default of its KV cache. max_kv_cache: its maximum, if a sequence of the model's
-    full length needs more than `kv_cache`.
+    full length needs more than `kv_cache`. kv_part: the largest part of what the weights leave for the KV cache of a
+    model on a CPU.
     """
 
     total: int
     kv_cache: int
     max_kv_cache: int
+    kv_part: float = 0.5
 
     def without(self, num_bytes: int) -> MemoryBudget:
         """What is left beside something that takes so many bytes."""
@@ -55,10 +57,13 @@ class MemoryBudget:
 
 
 class MemoryLedger:
-    """Counts what models reserve of `available` bytes. A reservation ends when the model's object is freed."""
+    """Counts what models reserve of `available` bytes. A reservation ends when the model's object is freed.
 
-    def __init__(self, available: int) -> None:
-        self.available = available
+    num_models: models that share the bytes, loaded or not; 0 = those that are loaded share what is left.
+    """
+
+    def __init__(self, available: int, num_models: int = 0) -> None:
+        self.available, self._num_models = available, num_models
         self._uses: WeakKeyDictionary[object, tuple[str, MemoryUse]] = WeakKeyDictionary()
         self._group_left = 0
         self._group_kv = 0
@@ -85,6 +90,9 @@ class MemoryLedger:
         """
         left = max(0, self.available - self.reserved)
         left = left if free is None else min(left, free)
+        if self._num_models:
+            most = min(int(KV_SHARE * self.available), MAX_KV_BYTES)
+            return MemoryBudget(total=left, kv_cache=most // self._num_models, max_kv_cache=most, kv_part=1)
         if num_left >= self._group_left:  # the first of a group
             self._group_kv = int(KV_SHARE * left)
         self._group_left = num_left
@@ -122,11 +130,11 @@ class MemoryLedger:
 
 
 def check_fits(name: str, use: MemoryUse, left: int) -> None:
-    """Raise ConfigError if a model would reserve more than the `left` bytes."""
+    """Raise NoMemory if a model would reserve more than the `left` bytes."""
     if use.total <= left:
         return
     drafter = f", drafter {_gib(use.drafter)}" if use.drafter else ""
-    raise ConfigError(
+    raise NoMemory(
         f"The model {name!r} would take {_gib(use.total)} of memory (weights {_gib(use.weights)}, KV cache "
         f"{_gib(use.kv_cache)}, state {_gib(use.state)}, swap {_gib(use.swap)}, encoder cache "
         f"{_gib(use.encoder_cache)}{drafter}), but {_gib(left)} are left: lower --kv-cache-memory-bytes, "

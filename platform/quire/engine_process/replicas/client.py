@@ -66,6 +66,7 @@ class ReplicatedClient:
                     frozen_after_s=FROZEN_AFTER_S,
                     kill_frozen=True,
                     share=share,
+                    memory=settings.memory.divided(count),
                 ),
                 ClientEvents(
                     partial(self._on_ready, share.index),
@@ -106,6 +107,16 @@ class ReplicatedClient:
             return "The server is shutting down."
         reasons = [client.unavailable for client in self.replicas]
         return None if None in reasons else reasons[0]
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take on each replica; 0 = not known."""
+        return min(client.memory_limit for client in self.replicas)
+
+    def register_adapter(self, info: AdapterInfo) -> None:
+        """Have every replica read an adapter when a request needs it."""
+        self.replicas[0].register_adapter(info)
+        self.adapters.on_loaded(0, info)
 
     async def failed(self) -> None:
         """Wait until every engine process has ended too often and is not restarted."""

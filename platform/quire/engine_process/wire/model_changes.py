@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quire.engine_process.wire.message import WireMessage
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire.types.adapter_info import AdapterInfo
+
+MIN_PROGRESS = 0.01
+"""A smaller part of the weights is not worth a message."""
 
 
 class LoadModel(WireMessage, frozen=True, tag=True):
@@ -67,3 +72,16 @@ class ModelSleeps(WireMessage, frozen=True, tag=True):
 
     call_id: int
     has_weights: bool
+
+
+def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Callable[[float], None]:
+    """Sends the progress of a load in steps of at least `MIN_PROGRESS`."""
+    last = 0.0
+
+    def report(fraction: float) -> None:
+        nonlocal last
+        if fraction - last >= MIN_PROGRESS:
+            last = fraction
+            send(ModelProgress(name, fraction))
+
+    return report

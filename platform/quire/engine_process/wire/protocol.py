@@ -11,8 +11,18 @@ from typing import Any
 import msgspec
 
 from quire.engine_process.replicas.share import ReplicaShare
+from quire.engine_process.wire.adapter_changes import (
+    AdapterChanged,
+    AdapterListReply,
+    AdapterLoaded,
+    ListAdapters,
+    LoadAdapter,
+    RegisterAdapter,
+    UnloadAdapter,
+)
 from quire.engine_process.wire.error_info import ErrorInfo
 from quire.engine_process.wire.media import WireMedia, pack_media, unpack_media
+from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.model_changes import (
     LoadModel,
@@ -40,7 +50,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     added: names of the models that were loaded while an earlier engine process ran; one that cannot be loaded again is
     left out. known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when
     a request needs them. share: what the process may take of the machine; None = all. kv_events: the object of
-    --kv-events-config.
+    --kv-events-config. memory: what all models together may take.
     """
 
     models: list[ModelConfig]
@@ -56,6 +66,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     known_adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     share: ReplicaShare | None = None
     kv_events: dict[str, Any] = msgspec.field(default_factory=dict)
+    memory: MemoryPlan = MemoryPlan()
 
 
 # msgspec cannot tell untagged dataclasses apart.
@@ -127,40 +138,6 @@ class Abort(WireMessage, frozen=True, tag=True):
     index: int | None = None
 
 
-class LoadAdapter(WireMessage, frozen=True, tag=True, kw_only=True):
-    """Load an adapter; answered by `AdapterLoaded` or `CallFailed`.
-
-    replacing: the name may be in use already. wait: answer when the adapter can run requests; otherwise answer at once
-    and send `AdapterChanged` when it is loaded or has failed.
-    """
-
-    call_id: int
-    adapter: AdapterInfo
-    replacing: bool = False
-    wait: bool = True
-
-
-class RegisterAdapter(WireMessage, frozen=True, tag=True):
-    """Another engine process has loaded this adapter: register it in place of one of the same name. It is read when a
-    request needs it. There is no answer."""
-
-    adapter: AdapterInfo
-
-
-class UnloadAdapter(WireMessage, frozen=True, tag=True):
-    """Unload an adapter; answered by `UnloadDone`, when at most running requests use its memory, or `CallFailed`."""
-
-    call_id: int
-    model: str
-    name: str
-
-
-class ListAdapters(WireMessage, frozen=True, tag=True):
-    """List the adapters of every model; answered by `AdapterListReply`."""
-
-    call_id: int
-
-
 class GetStats(WireMessage, frozen=True, tag=True):
     """Report statistics; answered by `StatsReply`."""
 
@@ -179,11 +156,15 @@ class Shutdown(WireMessage, frozen=True, tag=True):
 
 
 class Ready(WireMessage, frozen=True, tag=True):
-    """The models and adapters of `Start` are loaded, except those models of `Start.added` that `failed` names."""
+    """The models and adapters of `Start` are loaded, except those models of `Start.added` that `failed` names.
+
+    memory_limit: bytes that all models together may take, 0 = not known.
+    """
 
     models: list[ModelInfo]
     adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     failed: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
+    memory_limit: int = 0
 
 
 class EngineFailed(WireMessage, frozen=True, tag=True):
@@ -209,26 +190,6 @@ class UnloadDone(WireMessage, frozen=True, tag=True):
     """A model or an adapter was unloaded."""
 
     call_id: int
-
-
-class AdapterLoaded(WireMessage, frozen=True, tag=True):
-    """An adapter was loaded, or is being loaded (`info.state`)."""
-
-    call_id: int
-    info: AdapterInfo
-
-
-class AdapterChanged(WireMessage, frozen=True, tag=True):
-    """An adapter for which no call is waiting was loaded, failed to load, or was retired."""
-
-    info: AdapterInfo
-
-
-class AdapterListReply(WireMessage, frozen=True, tag=True):
-    """The adapters of every model."""
-
-    call_id: int
-    infos: list[AdapterInfo]
 
 
 class CallFailed(WireMessage, frozen=True, tag=True):

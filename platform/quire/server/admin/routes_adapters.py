@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from quire.server.http.body import validate
 from quire.server.http.responses import error_responses, json_response
+from quire.server.residency.leases import leases_of
 from quire.server.schemas.adapters import AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from quire.server.service.service import Service, get_service
 from quire.types.adapter_info import AdapterInfo
@@ -32,7 +33,10 @@ router = APIRouter(prefix="/v1", tags=["Adapters"])
 async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadAdapterRequest = validate(LoadAdapterRequest, (await service.bodies.read(request)).value)
-    with service.audited(request, "load_adapter", fields.lora_name, fields.model_dump(exclude={"lora_name"})):
+    details = fields.model_dump(exclude={"lora_name"})
+    with service.inflight.pending(), service.audited(request, "load_adapter", fields.lora_name, details):
+        for name in (fields.base_model_name, fields.lora_name):
+            await service.residency.use(name, leases_of(request.scope))
         info = await service.adapters.load(fields)
     how = "is being loaded" if info.state == "loading" else "added successfully"
     return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")
@@ -49,7 +53,8 @@ async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadAdapterRequest = validate(UnloadAdapterRequest, (await service.bodies.read(request)).value)
     with service.audited(request, "unload_adapter", fields.lora_name, {}):
-        await service.adapters.unload(fields.lora_name)
+        if not service.residency.forget_adapter(fields.lora_name):
+            await service.adapters.unload(fields.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{fields.lora_name}' removed successfully.")
 
 
@@ -61,7 +66,7 @@ async def unload(request: Request) -> Response:
 )
 async def adapters(request: Request) -> Response:
     service = get_service(request)
-    infos = await service.adapters.fetch()
+    infos = [*await service.adapters.fetch(), *service.residency.registrations.kept_adapters()]
     return json_response({"object": "list", "data": [_row(service, info) for info in infos]})
 
 
@@ -69,7 +74,7 @@ def _row(service: Service, info: AdapterInfo) -> dict[str, Any]:
     return {
         "id": info.name,
         "object": "adapter",
-        "parent": service.adapters.base_model(info).name,
+        "parent": info.model,
         "root": info.path,
         "revision": info.revision,
         "state": info.state,

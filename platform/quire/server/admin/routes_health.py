@@ -56,16 +56,18 @@ async def live() -> Response:
 async def ready(request: Request, model: str | None = Query(None, description="Only this model.")) -> Response:
     """Whether all models are ready, and the state of each. Models that sleep do not count, unless all do."""
     service = get_service(request)
-    chosen = [service.models.find(model)] if model else service.models.all
+    unloaded = [one for one in service.residency.registrations.unloaded() if model is None or model in one.names]
+    chosen = service.models.all if model is None else [] if unloaded else [service.models.find(model)]
     reason, running = _unavailable_reason(service), {info.name for info in service.client.models()}
     sleep_of = service.client.sleepers.sleep_of
     asleep = {served.name: "sleeping" for served in chosen if sleep_of(served.info.name) is not None}
     states = {served.name: _state(served.info.name in running, reason) for served in chosen} | asleep
+    states |= {one.name: "unloaded" for one in unloaded}
     rows = [{"id": name, "state": state} for name, state in states.items()]
-    may_be = {"ready"} if len(asleep) == len(states) else {"ready", "sleeping"}
-    if set(states.values()) <= may_be and reason is None:
+    are_all_asleep = bool(states) and len(asleep) == len(states)
+    if "unavailable" not in states.values() and not are_all_asleep and reason is None:
         return json_response({"status": "ready", "models": rows})
-    why = reason or f"Not ready: {', '.join(name for name, state in states.items() if state != 'ready')}."
+    why = reason or f"Not ready: {', '.join(name for name, state in states.items() if state == 'unavailable')}."
     body = msgspec.json.encode({"status": "unavailable", "models": rows, **error_object(EngineDied(why))})
     return Response(body, status_code=503, media_type="application/json")
 

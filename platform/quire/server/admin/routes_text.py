@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from quire.server.http.responses import error_responses, json_response
 from quire.server.openai.chat_prompt import render_template
+from quire.server.residency.leases import leases_of
 from quire.server.schemas.requests import DetokenizeRequest, TokenizeRequest
 from quire.server.schemas.responses import Detokenized, Tokenized, TokenizerInfo
 from quire.server.service.models import ServedModel
@@ -93,7 +94,9 @@ async def detokenize(request: Request) -> Response:
 )
 async def info(request: Request, model: str | None = None) -> Response:
     service = get_service(request)
-    return json_response(tokenizer_info(await service.adapters.find(model or service.models.default_for())))
+    name = model or service.residency.registrations.default_for()
+    served = await service.find_model(name, leases_of(request.scope), receive=request.receive)
+    return json_response(tokenizer_info(served))
 
 
 def tokenizer_info(served: ServedModel) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 
 from quire.errors import BadRequest, NotFound, QuireError
 from quire.server.changes.aliases import AliasTarget, ModelAlias, Sticky, checked_targets, parse_aliases
+from quire.server.residency.client_loads import ClientLoads
+from quire.server.residency.registration import Registration
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import SleepersProtocol
 from quire.server.service.model_loads import ModelLoad, ModelLoads
@@ -31,19 +33,22 @@ class RunningModels:
         self,
         models: ModelDirectory,
         loads: ModelLoads,
+        client_loads: ClientLoads,
         new_models: NewModels,
         sleepers: SleepersProtocol,
         has_adapter: Callable[[str], bool],
     ) -> None:
-        self._models, self._loads, self._new_models = models, loads, new_models
+        self._models, self._loads, self._client_loads = models, loads, client_loads
+        self._new_models = new_models
         self._sleepers, self._has_adapter = sleepers, has_adapter
 
     # --- models ------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """The state of every model by name: loading, ready, sleeping, draining or failed."""
+        """The state of every model by name: unloaded, loading, ready, sleeping, draining or failed."""
         found: dict[str, str] = {name: load.state for name, load in self._loads.all().items()}
         found |= {served.info.name: "draining" for served in self._models.leaving}
+        found |= {one.name: one.state_of_unloaded for one in self._client_loads.registrations.unloaded()}
         return found | {served.info.name: self._state(served) for served in self._models.all}
 
     def _state(self, served: ServedModel) -> str:
@@ -51,23 +56,31 @@ class RunningModels:
 
     async def load(
         self, name: str, model: str, settings: Mapping[str, Any] | None = None, wait: bool = True
-    ) -> ModelLoad | ServedModel:
-        """Load a model; see `ModelLoads.load`."""
+    ) -> ModelLoad | ServedModel | Registration:
+        """Load a model, or register one that is to be loaded on demand; see `ClientLoads.load`."""
         fields = LoadModelRequest(name=name, model=model, settings=dict(settings or {}), wait=wait)
-        return await self._loads.load(fields)
+        return await self._client_loads.load(fields)
 
     async def unload(self, name: str, force: bool = False) -> str:
-        """Unload a model; see `ModelLoads.unload`. Without `force`, an alias must not stand for it."""
+        """Unload a model; see `ClientLoads.unload`. Without `force`, an alias must not stand for it."""
         if self._models.aliases.get(name) is not None:
             raise BadRequest(f"`{name}` is an alias: DELETE /v1/model_aliases?alias= removes it.", "name")
-        served = self._models.get(name) if name else None
-        if served is not None and not force and (aliases := self._models.aliases.of_model(served.info.name)):
+        base = self._name_of(name)
+        if base is not None and not force and (aliases := self._models.aliases.of_model(base)):
             raise BadRequest(
-                f"The alias `{aliases[0]}` stands for the model `{served.info.name}`: give it another model first, or "
-                "send `force`.",
+                f"The alias `{aliases[0]}` stands for the model `{base}`: give it another model first, or send "
+                "`force`.",
                 "name",
             )
-        return await self._loads.unload(UnloadModelRequest(name=name, force=force))
+        return await self._client_loads.unload(UnloadModelRequest(name=name, force=force))
+
+    def _name_of(self, name: str) -> str | None:
+        """The name of the model that has a name or alias, in memory or not; None if there is none."""
+        served = self._models.get(name) if name else None
+        if served is not None:
+            return served.info.name
+        one = self._client_loads.registrations.get(name)
+        return None if one is None else one.name
 
     # --- sleep -------------------------------------------------------------------------------------
 
@@ -150,6 +163,8 @@ class RunningModels:
         """`set_alias` for a caller that may."""
         check_model_name(alias, "alias")
         self._loads.check_not_a_model(alias, "alias")
+        if self._name_of(alias) is not None:
+            raise BadRequest(f"The name `{alias}` is in use by a model.", "alias")
         targets = checked_targets(model, models)
         param = "model" if models is None else "models"
         made = ModelAlias(alias, tuple(AliasTarget(self._target(t.model, param), t.weight) for t in targets), sticky)
@@ -166,9 +181,8 @@ class RunningModels:
         if self._models.aliases.get(name) is not None:
             raise BadRequest(f"`{name:.200}` is an alias; an alias must stand for a model.", param)
         self._models.check_stays(name)
-        served = self._models.get(name) if name else None
-        if served is not None:
-            return served.info.name
+        if (base := self._name_of(name)) is not None:
+            return base
         if self._has_adapter(name):
             raise BadRequest(f"`{name:.200}` is an adapter; an alias must stand for a model.", param)
         raise NotFound(self._models.not_found(name).message, param)

@@ -12,7 +12,7 @@ from quire.errors import BadRequest, QuireError
 from quire.server.changes.aliases import ModelAlias, parse_aliases
 from quire.server.changes.control import RunningModels
 from quire.server.changes.schemas import Reloaded
-from quire.server.service.model_loads import ModelLoads
+from quire.server.residency.client_loads import ClientLoads
 from quire.server.service.models import ModelDirectory
 from quire.server.service.new_models import NewModels
 from quire.settings.model_config import ModelConfig
@@ -68,7 +68,7 @@ class Reload:
         self,
         source: SettingsSource | None,
         models: ModelDirectory,
-        loads: ModelLoads,
+        loads: ClientLoads,
         new_models: NewModels,
         control: RunningModels,
     ) -> None:

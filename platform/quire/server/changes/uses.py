@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Coroutine, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import quote
@@ -92,3 +92,13 @@ class ModelUse:
 def use_of(scope: Scope | MutableMapping[str, Any]) -> ModelUse | None:
     """The use of a request; None for a WebSocket, which outlives many requests."""
     return cast("ModelUse | None", scope.get(MODEL_USE))
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of these has ended; the others are canceled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.errors import EngineDied, ModelAsleep, ModelUnloaded, Overloaded, PluginOff, QuireError
+from quire.errors import EngineDied, ModelAsleep, ModelNotLoaded, ModelUnloaded, Overloaded, PluginOff, QuireError
 from quire.records import RequestRefused
 from quire.server.http.request_ids import header_id
 
@@ -40,6 +40,7 @@ RETRY_AFTER_S: Mapping[type[QuireError], int] = {
     ModelUnloaded: 5,
     ModelAsleep: 5,
     PluginOff: 30,
+    ModelNotLoaded: 5,
 }
 """The `Retry-After` header of these errors, in seconds."""
 
@@ -93,7 +94,8 @@ class ErrorResponse(Response):
     media_type = "application/json"
 
     def __init__(self, error: QuireError, body: bytes | None = None) -> None:
-        wait = RETRY_AFTER_S.get(type(error))
+        wait = error.retry_after_s if isinstance(error, ModelNotLoaded) else None
+        wait = RETRY_AFTER_S.get(type(error)) if wait is None else wait
         headers = {} if wait is None else {"retry-after": str(wait)}
         content = msgspec.json.encode(error_object(error)) if body is None else body
         super().__init__(content, status_code=error.status, headers=headers)

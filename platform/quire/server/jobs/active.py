@@ -45,7 +45,10 @@ class CancelScope:
 
 
 class Stoppable(Protocol):
-    """A job that another task can end."""
+    """A job on a model that another task can end."""
+
+    @property
+    def model(self) -> str: ...
 
     def stop(self, error: QuireError) -> None:
         """End the job; its waiting task gets `error`."""
@@ -67,6 +70,10 @@ class ActiveJobs:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def models(self) -> set[str]:
+        """The names of the models that jobs run on."""
+        return {job.model for job in self._jobs.values()}
 
     @contextlib.contextmanager
     def running(self, job: Stoppable) -> Iterator[None]:

@@ -52,7 +52,7 @@ class GenerationJob:
         """Whether the client gets the tokens; else they do not count as output."""
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
-        self._model = model
+        self.model = model
         self._inflight = inflight
         self._stopping = CancelScope()
 
@@ -72,7 +72,7 @@ class GenerationJob:
         """
         requests = [to_engine_request(request) for request in self.requests]
         with self._inflight.running(self), self._timers.running(self._done), self._stopping:
-            await self._client.run(self._model, requests, partial(self._push, on_text))
+            await self._client.run(self.model, requests, partial(self._push, on_text))
         await self._timers.stored()
 
     def stop(self, error: QuireError) -> None:

@@ -31,7 +31,7 @@ class PoolingJob:
     ) -> None:
         self.requests = requests
         self.num_cached_tokens = 0
-        self._client, self._model, self._inflight = client, model, inflight
+        self._client, self.model, self._inflight = client, model, inflight
         self._timers = RequestTimers(requests, model, telemetry, metrics)
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._results: list[PoolingResult | None] = [None] * len(requests)
@@ -44,7 +44,7 @@ class PoolingJob:
     async def results(self) -> list[PoolingResult]:
         """Run to the end and return one result per prompt. The first error ends all requests."""
         with self._inflight.running(self), self._timers.running(self._done), self._stopping:
-            await self._client.run(self._model, self.requests, self._on_delta)
+            await self._client.run(self.model, self.requests, self._on_delta)
         await self._timers.stored()
         return [self._result(number) for number in range(len(self.requests))]
 

@@ -6,14 +6,19 @@ import time
 from typing import Any
 
 from quire.server.changes.aliases import ModelAlias
+from quire.server.residency.registration import Registration
 from quire.server.service.model_loads import ModelLoad
 from quire.server.service.models import ServedModel
 from quire.server.service.service import Service
 from quire.types.adapter_info import AdapterInfo
 
 
-def model_details(service: Service, found: ServedModel | ModelLoad, alias: str) -> dict[str, Any]:
-    """The details of a model that is served, being loaded or unloaded, or could not be loaded."""
+def model_details(service: Service, found: ServedModel | ModelLoad | Registration, alias: str) -> dict[str, Any]:
+    """The details of a model that is served, being loaded or unloaded, is loaded on demand or could not be loaded."""
+    if isinstance(found, Registration):
+        error = found.error.message if found.error is not None else None
+        names = [info.name for info in found.adapters]
+        return {**unloaded_card(found, alias), **_details(found.state_of_unloaded, 0.0, error, None, names)}
     if isinstance(found, ModelLoad):
         error = found.error.message if found.error is not None else None
         card = _card(alias, found.root, None)
@@ -31,12 +36,17 @@ def model_details(service: Service, found: ServedModel | ModelLoad, alias: str) 
     return {**model_card(found, alias), **_details(state, progress, None, sizes, adapters)}
 
 
+def known_model(service: Service, name: str) -> ServedModel | ModelLoad | Registration | None:
+    """The model of this name, in whatever state it is; None if there is none."""
+    served = service.models.get(name) or service.models.find_leaving(name)
+    return served or service.model_loads.get(name) or service.residency.registrations.get(name)
+
+
 def alias_details(service: Service, alias: ModelAlias) -> dict[str, Any]:
     """The details of an alias: those of its model, or of the one with the largest weight, and the models."""
-    name = alias.first
-    found = service.models.get(name) or service.models.find_leaving(name) or service.model_loads.get(name)
+    found = known_model(service, alias.first)
     if found is None:
-        raise service.adapters.not_found(name)
+        raise service.adapters.not_found(alias.first)
     return {**model_details(service, found, alias.name), "models": _targets(alias)}
 
 
@@ -52,9 +62,10 @@ def _targets(alias: ModelAlias) -> list[dict[str, Any]]:
 
 
 def adapter_details(service: Service, info: AdapterInfo) -> dict[str, Any]:
-    """The details of an adapter that is ready."""
+    """The details of an adapter that is ready, or whose model is not loaded."""
     sizes = {"weights": info.num_bytes, "kv_cache": 0, "state": 0}
-    return {**adapter_card(service, info), **_details("ready", 1.0, None, sizes, [])}
+    card = adapter_card(service, info)
+    return {**card, **_details(card["state"], 1.0, None, sizes, [])}
 
 
 def _details(
@@ -65,8 +76,25 @@ def _details(
 
 def adapter_card(service: Service, info: AdapterInfo) -> dict[str, Any]:
     """The entry of an adapter in the list of models."""
-    parent = service.adapters.base_model(info)
-    return {**model_card(parent, info.name), "root": info.path, "parent": parent.name, "max_model_len": None}
+    one = service.residency.registrations.get(info.model)
+    if one is not None and info in one.adapters:
+        base = unloaded_card(one, info.name)
+    else:
+        base = model_card(service.adapters.base_model(info), info.name)
+    return {**base, "root": info.path, "parent": info.model, "max_model_len": None}
+
+
+def unloaded_cards(service: Service) -> list[dict[str, Any]]:
+    """The entries of models that are not loaded, and of their adapters."""
+    found = service.residency.registrations
+    cards = [unloaded_card(one, name) for one in found.unloaded() for name in one.names]
+    return cards + [adapter_card(service, info) for info in found.kept_adapters()]
+
+
+def unloaded_card(one: Registration, alias: str) -> dict[str, Any]:
+    """The entry of one alias of a model that is loaded when a request asks for it."""
+    length = one.info.max_model_len if one.info is not None else one.config.max_model_len
+    return _card(alias, one.config.model, length, one.state_of_unloaded)
 
 
 def model_card(served: ServedModel, alias: str) -> dict[str, Any]:
@@ -74,7 +102,7 @@ def model_card(served: ServedModel, alias: str) -> dict[str, Any]:
     return _card(alias, served.info.root, served.info.max_model_len)
 
 
-def _card(alias: str, root: str | None, max_model_len: int | None) -> dict[str, Any]:
+def _card(alias: str, root: str | None, max_model_len: int | None, state: str = "ready") -> dict[str, Any]:
     created = int(time.time())
     permission = {
         "id": f"modelperm-{alias}",
@@ -99,4 +127,5 @@ def _card(alias: str, root: str | None, max_model_len: int | None) -> dict[str, 
         "parent": None,
         "max_model_len": max_model_len,
         "permission": [permission],
+        "state": state,
     }

@@ -18,8 +18,10 @@ from quire.server.openai.model_cards import (
     adapter_details,
     alias_card,
     alias_details,
+    known_model,
     model_card,
     model_details,
+    unloaded_cards,
 )
 from quire.server.schemas.models import ModelDetails
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
@@ -79,6 +81,7 @@ async def list_models(request: Request) -> Response:
     cards = [model_card(served, alias) for served in service.models.all for alias in served.aliases]
     cards += [alias_card(service, alias) for alias in service.models.aliases.all()]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
+    cards += unloaded_cards(service)
     return json_response({"object": "list", "data": cards})
 
 
@@ -90,12 +93,12 @@ async def list_models(request: Request) -> Response:
 )
 async def get_model(request: Request, model_id: ModelId) -> Response:
     service = get_service(request)
-    for info in service.adapters.ready():
+    for info in (*service.adapters.ready(), *service.residency.registrations.kept_adapters()):
         if info.name == model_id:
             return json_response(adapter_details(service, info))
     if (alias := service.models.aliases.get(model_id)) is not None:
         return json_response(alias_details(service, alias))
-    found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
+    found = known_model(service, model_id)
     if found is None:
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

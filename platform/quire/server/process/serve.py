@@ -33,6 +33,7 @@ from quire.server.connections.listen import url_of
 from quire.server.http.methods import allowed_methods
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.process.frontend_loader import FrontendLoader, load_frontends
+from quire.server.process.registered import at_start, check_limit, registrations
 from quire.server.process.shutdown import ServerShutdown, handle_signals, reload_at_hangup
 from quire.server.process.started import PAGES, OnReady, StartedServer
 from quire.server.service.service import Service
@@ -138,9 +139,12 @@ async def load_app(
 ) -> FastAPI:
     """The application, when the models are loaded. Raises what loading raises."""
     frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
-    await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
-    served = await asyncio.to_thread(frontends.load, models, client.models())
-    return build_app(client, config, registry, served, tracing, defaults, frontends, settings)
+    first = at_start(models)
+    await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, first))
+    served = await asyncio.to_thread(frontends.load, first, client.models())
+    registered = await asyncio.to_thread(registrations, models, client.models(), config, registry)
+    check_limit(registered, client.memory_limit, config)
+    return build_app(client, config, registry, served, tracing, defaults, frontends, settings, registered)
 
 
 def _started(app: FastAPI, url: str) -> StartedServer:

@@ -27,6 +27,7 @@ from quire.server.accounting.opening import check_files
 from quire.server.changes.aliases import check_models, parse_aliases
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
+from quire.server.process.registered import at_start, check_sizes, memory_plan
 from quire.server.process.shutdown import ignore_hangups
 from quire.server.process.started import OnReady
 from quire.server.process.startup_adapters import parse_lora_modules
@@ -58,13 +59,14 @@ def process_settings(
         plugins=plugins,
         options=registry.options,
         enable_lora=enable_lora,
-        adapters=parse_lora_modules(models, config, registry),
+        adapters=parse_lora_modules(models, config, registry, at_start(models)),
         log_level=config.log_level,
         log_format=config.log_format,
         max_restarts=config.max_restarts,
         engine_timeout_s=config.engine_timeout_s,
         plugin_max_faults=config.plugin_max_faults,
         kv_events=config.kv_events_config,
+        memory=memory_plan(models, config),
         kill_frozen=has_several,
         processes=ProcessSource(keeps_one=True) if has_several else None,
     )
@@ -73,7 +75,11 @@ def process_settings(
 def build_client(
     models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig, registry: Registry
 ) -> EngineClient | ReplicatedClient:
-    """The client of one engine process, or of several. Raises ConfigError for an unknown routing policy."""
+    """The client of one engine process, or of several, with the models that the start loads.
+
+    Raises ConfigError for an unknown routing policy.
+    """
+    models = at_start(models)
     if config.data_parallel_size == 1:
         return EngineClient(models, settings)
     policy = ChosenPolicy(registry, config.data_parallel_routing)
@@ -112,6 +118,7 @@ def run_server(
         SpeculativeConfig.from_registry(model.speculation, registry)
         model.executor_record(registry)
     check_models(parse_aliases(config.model_aliases), [name for model in models for name in model.served_model_name])
+    check_sizes(models, config)
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:

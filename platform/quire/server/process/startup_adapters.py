@@ -19,8 +19,13 @@ FIELDS = {"name", "path", "base_model_name", "pinned"}
 FLAG = "--lora-modules"
 
 
-def parse_lora_modules(models: Sequence[ModelConfig], config: ServerConfig, registry: Registry) -> list[AdapterInfo]:
-    """The adapters to load, checked as far as is possible before the models are loaded. Raises ConfigError."""
+def parse_lora_modules(
+    models: Sequence[ModelConfig], config: ServerConfig, registry: Registry, wanted: Sequence[ModelConfig] | None = None
+) -> list[AdapterInfo]:
+    """The adapters to load, checked as far as is possible before the models are loaded. Raises ConfigError.
+
+    wanted: only adapters of these models are returned; None = all.
+    """
     if not config.lora_modules:
         return []
     if not registry.by_hook("quire_adapter_runtimes"):
@@ -32,7 +37,8 @@ def parse_lora_modules(models: Sequence[ModelConfig], config: ServerConfig, regi
         if info.name in found or any(info.name in model.served_model_name for model in models):
             raise ConfigError(f"{FLAG}: the name {info.name!r} is used twice.")
         found[info.name] = info
-    return list(found.values())
+    names = {model.name for model in (models if wanted is None else wanted)}
+    return [info for info in found.values() if info.model in names]
 
 
 def _entries(given: Iterable[str]) -> Iterable[dict[str, Any]]:

@@ -22,9 +22,10 @@ from quire.server.http.forms import read_upload
 from quire.server.http.request_ids import random_id
 from quire.server.http.sse import EventStream
 from quire.server.openai.chat_reasoning import BUDGET_FIELD
+from quire.server.residency.leases import Leases
 from quire.server.routers.answers import start_chat, start_completion, start_transcription
 from quire.server.routers.route_calls import call_route, post_json
-from quire.server.service.models import supports
+from quire.server.service.models import ServedModel, supports
 from quire.server.service.prompts import check_context_length, check_token_ids
 from quire.server.service.request_fields import check_list_lengths
 from quire.server.service.service import Service, client_identity
@@ -65,7 +66,8 @@ def _clients(service: Service, request: HttpRequest) -> Sequence[ClientUsage]:
 
 
 async def _formats(service: Service, model: str | None = None) -> ModelFormats:
-    served = await service.adapters.find(model or service.models.default_for(supports("generate")))
+    with Leases() as leases:
+        served = await service.find_model(model or _default(service), leases)
     has_limit = BUDGET_FIELD in service.request_fields.extra_types
     return ModelFormats(
         template=served.template.default_template if served.template else None,
@@ -105,13 +107,23 @@ async def _generate(
     params: SamplingParams | None = None,
     model: str | None = None,
 ) -> RequestOutput:
-    served = await service.adapters.find(model or service.models.default_for(supports("generate")))
+    with Leases() as leases:
+        served = await service.find_model(model or _default(service), leases)
+        return await _generate_on(service, served, client, prompt, params or SamplingParams())
+
+
+def _default(service: Service) -> str:
+    return service.residency.registrations.default_for(supports("generate"))
+
+
+async def _generate_on(
+    service: Service, served: ServedModel, client: str, prompt: str | Sequence[int], given: SamplingParams
+) -> RequestOutput:
     limits = InputLimits(
         max_model_len=served.info.max_model_len,
         vocab_size=served.info.vocab_size,
         max_chars=service.config.max_text_chars,
     )
-    given = params or SamplingParams()
     check_token_ids(given, served.info.vocab_size)
 
     def tokenize(should_continue: ShouldContinue) -> tuple[Prompt, SamplingParams]:

@@ -45,7 +45,7 @@ class ModelDetails(ModelCard):
     bytes: null until it is loaded. adapters: names of the adapters of the model.
     """
 
-    state: Literal["loading", "ready", "sleeping", "draining", "failed"]
+    state: Literal["unloaded", "loading", "ready", "sleeping", "draining", "failed"]
     progress: float
     error: str | None
     bytes: ModelBytes | None

@@ -162,7 +162,7 @@ class Detokenized(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """A name that requests may use as `model`."""
+    """A name that requests may use as `model`. state: `unloaded` models are loaded when a request asks for them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -174,6 +174,7 @@ class ModelCard(BaseModel):
     parent: str | None
     max_model_len: int | None
     permission: list[dict[str, Any]]
+    state: str
 
 
 class ModelList(BaseModel):
@@ -190,10 +191,10 @@ class Version(BaseModel):
 
 
 class ModelState(BaseModel):
-    """Whether a model answers requests."""
+    """Whether a model answers requests; one that is `unloaded` does when it is loaded for them."""
 
     id: str
-    state: Literal["ready", "unavailable"]
+    state: Literal["ready", "unloaded", "unavailable"]
 
 
 class Readiness(BaseModel):

@@ -6,9 +6,8 @@ The engine process loads their weights. This module resolves names to models and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from quire.errors import BadRequest, NotFound, Overloaded
 from quire.hooks.adapter_resolver import AdapterResolver, base_of, check_name
@@ -28,10 +27,6 @@ MAX_LISTED = 20
 
 MAX_MODEL_NAME = 4096
 """Characters of `model` and of `lora_path`, which may be paths."""
-
-
-KeyOf: TypeAlias = Callable[[ModelAlias], str | None]
-"""What the choice of a request among the models of an alias depends on; None: on nothing."""
 
 
 class InvalidUserInput(BadRequest):
@@ -71,24 +66,22 @@ class AdapterService:
     # --- resolving names ---------------------------------------------------------------------------
 
     async def find(
-        self, name: str | None, choices: Sequence[AdapterChoice] | None = None, key_of: KeyOf = lambda alias: None
+        self, name: str | None, choices: Sequence[AdapterChoice] | None = None, alias: ModelAlias | None = None
     ) -> ServedModel:
         """The model or adapter called `name`, which takes requests. choices: adapters to use with the model called
-        `name`. key_of: what the choice among the models of an alias depends on.
+        `name`. alias: what has led to this name.
 
         Resolver plugins look for an unknown name, which may take long. Raises `NotFound`, `BadRequest`, `ModelAsleep`
         and `ModelUnloaded`.
         """
         if name is not None and len(name) > MAX_MODEL_NAME:
             raise self.not_found(name)
-        alias = self._models.aliases.get(name)
-        target = name if alias is None else alias.choose(key_of(alias))
         try:
-            served = await self._find(target, choices)
+            served = await self._find(name, choices)
         except NotFound as error:
-            raise (
-                error if alias is None else NotFound(f"The alias `{name}` leads to: {error.message}", "model")
-            ) from error
+            if alias is None:
+                raise
+            raise NotFound(f"The alias `{alias.name}` leads to: {error.message}", "model") from error
         self._models.check_awake(served)
         return served if alias is None else served.with_alias(alias.name)
 

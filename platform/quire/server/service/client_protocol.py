@@ -95,6 +95,15 @@ class ClientProtocol(Protocol):
         """Why requests are not accepted now, as a sentence; None if they are accepted."""
         ...
 
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take in an engine process; 0 = not known."""
+        ...
+
+    def register_adapter(self, info: AdapterInfo) -> None:
+        """Have an adapter that was loaded before read when a request needs it."""
+        ...
+
     def models(self) -> Sequence[ModelInfo]:
         """The models that are loaded."""
         ...

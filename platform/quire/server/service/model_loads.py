@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from quire.errors import BadRequest, NotFound, Overloaded, QuireError, StartupError
+from quire.errors import BadRequest, NoMemory, NotFound, Overloaded, QuireError, StartupError
+from quire.server.changes.uses import first_of
 from quire.server.http.errors import as_quire_error
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import ClientProtocol
@@ -99,7 +100,7 @@ class ModelLoads:
         try:
             config = await asyncio.to_thread(self._new_models.config, request)
             for alias in config.served_model_name[1:]:
-                self._check_free(alias)
+                self.check_free(alias)
             if load.is_unloaded:
                 raise _ended(name)
         except BaseException:
@@ -115,7 +116,7 @@ class ModelLoads:
         return await self._outcome(load.task)
 
     def _begin(self, name: str, root: str) -> ModelLoad:
-        self._check_free(name)
+        self.check_free(name)
         if sum(load.error is None for load in self._loads.values()) >= MAX_LOADS:
             raise Overloaded(f"{MAX_LOADS} models are being loaded already; try again later.")
         self._loads.pop(name, None)  # a failed one
@@ -127,6 +128,12 @@ class ModelLoads:
         if isinstance(outcome, QuireError):
             raise outcome
         return outcome
+
+    async def load_config(self, config: ModelConfig) -> ServedModel:
+        """Load a model that the server has registered. Raises why it could not be loaded."""
+        load = self._loads[config.name] = ModelLoad(config.name, config.model)
+        load.task = asyncio.create_task(self._load(load, config, keep_failure=False))
+        return await self._outcome(load.task)
 
     async def _load(self, load: ModelLoad, config: ModelConfig, keep_failure: bool) -> ServedModel | QuireError:
         """The served model, or why it could not be loaded, which is kept for those who ask for its state."""
@@ -165,7 +172,7 @@ class ModelLoads:
     @staticmethod
     def client_error(error: QuireError) -> QuireError:
         """A setting or folder that the client named is the client's error."""
-        if isinstance(error, StartupError):
+        if isinstance(error, StartupError) and not isinstance(error, NoMemory):
             return BadRequest(error.message, error.param or "model")
         return error
 
@@ -177,7 +184,8 @@ class ModelLoads:
         for name in failed[:-MAX_FAILED]:
             del self._loads[name]
 
-    def _check_free(self, name: str) -> None:
+    def check_free(self, name: str) -> None:
+        """Raise `BadRequest` if a model, an alias or an adapter has the name."""
         self.check_not_a_model(name, "name")
         if self._models.aliases.get(name) is not None:
             raise BadRequest(f"The name `{name}` is in use by an alias.", "name")
@@ -223,15 +231,27 @@ class ModelLoads:
                     "running requests.",
                     "name",
                 )
-            self._models.start_leaving(served)
-            unload = self._unloads[base] = _Unload()
-            if request.force:
-                unload.forced.set()
-            unload.task = asyncio.create_task(self._unload(base, unload))
-            unload.task.add_done_callback(lambda _: self._unloads.pop(base))
+            self._start_unload(served, request.force)
         if (unloading := self._unloads.get(base)) and unloading.task:
             await asyncio.shield(unloading.task)
         return base
+
+    async def evict(self, name: str) -> None:
+        """Unload a model, whatever else is served, or wait for its unload that is under way. Raises `NotFound`."""
+        served = self._models.find_leaving(name) or self._models.find(name)
+        unload = self._unloads.get(served.info.name) or self._start_unload(served, force=False)
+        if unload.task is not None:
+            await asyncio.shield(unload.task)
+
+    def _start_unload(self, served: ServedModel, force: bool) -> _Unload:
+        base = served.info.name
+        self._models.start_leaving(served)
+        unload = self._unloads[base] = _Unload()
+        if force:
+            unload.forced.set()
+        unload.task = asyncio.create_task(self._unload(base, unload))
+        unload.task.add_done_callback(lambda _: self._unloads.pop(base))
+        return unload
 
     async def _hurry(self, name: str) -> None:
         """Let an unload in progress wait for no more requests, and end those that run."""
@@ -257,7 +277,7 @@ class ModelLoads:
         at_once = " at once" if unload.forced.is_set() else ""
         log.info("the model %s takes no more requests and is unloaded%s", name, at_once)
         try:
-            await _first(self._models.uses.ended(name), unload.forced.wait())
+            await first_of(self._models.uses.ended(name), unload.forced.wait())
             unload.frees = True
             await self._client.unload(name, unload.forced.is_set())
         finally:
@@ -276,13 +296,3 @@ class ModelLoads:
 
 def _ended(name: str) -> BadRequest:
     return BadRequest(f"The model `{name}` was unloaded while it was being loaded.", "name")
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of these has ended; the others are canceled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -93,6 +93,8 @@ class ModelDirectory:
         self.aliases, self.uses = AliasTable(), ModelUses()
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
+        self.unloaded: Callable[[], Sequence[str]] = tuple
+        """Names that requests may use although their models are not loaded."""
         self._by_alias: dict[str, ServedModel] = {}
         for model in models:
             self.add(model)
@@ -161,13 +163,13 @@ class ModelDirectory:
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        names = [*self._by_alias, *(alias.name for alias in self.aliases.all())]
+        names = [*self._by_alias, *(alias.name for alias in self.aliases.all()), *self.unloaded()]
         known = f" Valid aliases: {', '.join(names)}." if names else ""
         return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:
         """The model called `name`, the first model for None and ""; raises `NotFound`."""
-        if not self.all:
+        if not self.all and not self.unloaded():
             raise NotFound("No model is served; POST /v1/load_model loads one.", "model")
         found = self.get(name)
         if found is None:

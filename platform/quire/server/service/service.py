@@ -14,12 +14,14 @@ from typing import Any, TypeVar, cast
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
+from starlette.types import Receive
 
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.accounting.build import Accounting
 from quire.server.accounting.records import tenant_of
+from quire.server.changes.aliases import ModelAlias
 from quire.server.changes.control import RunningModels
 from quire.server.changes.reload import Reload
 from quire.server.changes.schemas import Reloaded
@@ -27,12 +29,16 @@ from quire.server.changes.uses import use_of
 from quire.server.http.auth import CLIENT, KEY_DIGEST, path_of
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
+from quire.server.http.sse import cancel_on_disconnect
 from quire.server.jobs.active import ActiveJobs
 from quire.server.jobs.generation import GenerationJob
 from quire.server.jobs.pooling import PoolingJob
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.telemetry import Telemetry
 from quire.server.process.workers import WorkerPools
+from quire.server.residency.leases import Leases, leases_of
+from quire.server.residency.residency import Residency
+from quire.server.schemas.adapters import AdapterChoice
 from quire.server.service.adapters import AdapterService
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
@@ -64,6 +70,7 @@ class Service:
     model_loads: ModelLoads
     control: RunningModels
     reload: Reload
+    residency: Residency
     bodies: Bodies
     pools: WorkerPools
 
@@ -82,7 +89,7 @@ class Service:
         """`parse_request` for a body that was read already."""
         body = read.value
         given = body.get("model")
-        default = self.models.default_for(*filters)
+        default = self.residency.registrations.default_for(*filters)
         name = given if isinstance(given, str) and given else default
         with self.inflight.pending():
             if self.gates.are_loaded:
@@ -92,10 +99,39 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        served = await self.adapters.find(model, adapters, lambda one: one.key_of(body, client_identity(request)))
+        receive = request.receive if isinstance(request, HttpRequest) else None
+
+        def key_of(alias: ModelAlias) -> str | None:
+            return alias.key_of(body, client_identity(request))
+
+        served = await self.find_model(model, leases_of(request.scope), adapters, receive, key_of)
         if (use := use_of(request.scope)) is not None:
             use.begin(served.info.name, served.by_alias)
         return served, fields
+
+    async def find_model(
+        self,
+        name: str | None,
+        leases: Leases,
+        adapters: Sequence[AdapterChoice] | None = None,
+        receive: Receive | None = None,
+        key_of: Callable[[ModelAlias], str | None] = lambda alias: None,
+    ) -> ServedModel:
+        """The model or adapter called `name`, in memory until the leases end; it is loaded if it is not.
+
+        adapters: to use with the model; without a name they determine it. receive: of the client, which may disconnect
+        while it waits. key_of: what the choice among the models of an alias depends on. Raises a `QuireError`.
+        """
+        alias = self.models.aliases.get(name)
+        target = name if alias is None else alias.choose(key_of(alias))
+        wanted = target or (adapters[0].name if adapters else None)
+        using = self.residency.use(wanted, leases)
+        with self.inflight.pending():
+            if receive is not None and self.residency.must_wait(wanted):
+                await cancel_on_disconnect(receive, using)
+            else:
+                await using
+        return await self.adapters.find(target, adapters, alias)
 
     async def encode(self, large: bool, encode: Callable[[], T]) -> T:
         """The result of `encode`, which runs in a worker thread if the answer is large."""
