@@ -66,6 +66,10 @@ class EngineBuilderProtocol(Protocol):
         """Reserve the KV cache again; raises ConfigError if too little memory is left."""
         ...
 
+    def free_memory(self) -> None:
+        """Return the memory of closed engines to the system."""
+        ...
+
     def memory_limit(self) -> int:
         """Bytes that all models together may take; 0 = not known."""
         ...
@@ -276,8 +280,9 @@ class ModelMessageHandler:
 
     def _close_engine(self, engine: EngineProtocol, then: Callable[[], None]) -> None:
         """Close an engine in a thread, and call `then` in the loop thread."""
-        closing = self._closing.submit(self._close_in_thread, engine)
-        closing.add_done_callback(lambda _: self._call_in_loop(then))
+        self._closing.submit(self._close_in_thread, engine)
+        freeing = self._closing.submit(self._builder.free_memory)  # when nothing refers to the engine any more
+        freeing.add_done_callback(lambda _: self._call_in_loop(then))
 
     def _close_in_thread(self, engine: EngineProtocol) -> None:
         name = engine.info.name

@@ -203,6 +203,9 @@ class FakeBuilder:
     def end(self):
         pass
 
+    def free_memory(self):
+        pass
+
     def memory_limit(self):
         return 0
 

@@ -9,14 +9,18 @@ from collections.abc import Callable
 
 from quire.isolation.process_state import descendants, resident_bytes
 
+MAX_HELPER_BYTES = 64 << 20
+"""Smaller processes are not counted: they render templates or read adapter files, and share most of their memory."""
+
 MAX_AGE_S = 0.25
 """How long a measured figure is used: requests end more often than memory changes."""
 
 
 def measured_bytes() -> int:
-    """Resident bytes (RSS) of this process and of all processes that it has started, the engine process among them."""
+    """Resident bytes (RSS) of this process and of the engine processes and ranks that it has started."""
     own = os.getpid()
-    return sum(resident_bytes(pid) for pid in (own, *descendants(own)))
+    started = (resident_bytes(pid) for pid in descendants(own))
+    return resident_bytes(own) + sum(size for size in started if size > MAX_HELPER_BYTES)
 
 
 class MemoryMeter:
