@@ -30,7 +30,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def openapi() -> dict[str, Any]:
     """The document of a server with the bundled plugins, without models."""
-    client: Any = SimpleNamespace(adapters=SimpleNamespace(), on_model_lost=lambda on_lost: None)
+    nothing = SimpleNamespace()
+    client: Any = SimpleNamespace(adapters=nothing, sleepers=nothing, on_model_lost=lambda on_lost: None)
     return build_app(client, ServerConfig(), load(), []).openapi()
 
 

@@ -1,6 +1,6 @@
 """Kills a server that accounts for what it does, under load: its totals must equal what clients saw.
 
-    python tests/benchmarks/services/usage_totals.py             5,000 requests, kill -9 of the engine process, then of all
+    python tests/benchmarks/services/usage_totals.py          5,000 requests, kill -9 of the engine process, then of all
     python tests/benchmarks/services/usage_totals.py --latency   what storing the usage of an answer adds to its latency
 
 A third of the requests are streams, a third of these are closed midway. Each answer whose end a client received must
