@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 
 from quire.errors import NoMemory, NotFound, QuireError
@@ -129,7 +130,8 @@ class Residency:
         """Look again at what is to be loaded and unloaded."""
         self._changed.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+            # in no request's context: it goes on for others
+            self._task = asyncio.create_task(self._run(), context=Context())
 
     async def stop(self) -> None:
         """End the loading task; requests that wait get the error of the shutdown."""
