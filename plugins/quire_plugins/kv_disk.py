@@ -103,8 +103,8 @@ class DiskStore:
             return
         path, temporary = self._path(key), self._folder / f".{os.getpid()}-{next(self._numbers)}.tmp"
         with self._locked():
-            self._remove(path)
-            self._make_room(len(blob))
+            self._make_room(max(1, len(blob) - (self._size_of(path) or 0)))
+            replaced = self._size_of(path)  # until then, other threads read the file that is there
             try:
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with open(descriptor, "wb") as file:
@@ -119,7 +119,7 @@ class DiskStore:
                 if isinstance(error, _IN_THE_WAY):
                     return
                 raise
-            self._add(len(blob), 1)
+            self._add(len(blob) - (replaced or 0), int(replaced is None))
 
     def remove(self, key: str) -> None:
         """Delete the file of a key."""

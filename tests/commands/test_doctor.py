@@ -13,7 +13,7 @@ from quire.commands.doctor import _rows
 from quire_kernels import ops
 from quire_kernels.cpu import build, implementations, isa, library
 
-CACHES = (build.compiler, build.version, library.load, implementations._ops, implementations._sampling)
+CACHES = (build.compiler, build.version, library.load, implementations.shared_ops, implementations._sampling)
 needs_instructions = pytest.mark.skipif(not isa.available(), reason="no instruction set for the C++ ops")
 
 

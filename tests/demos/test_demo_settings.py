@@ -76,6 +76,13 @@ SETTINGS = {
     "distributed_timeout_s": 9.0,
     "enforce_eager": True,
     "attention_backend": "torch",
+    "kv_offloading_size": 1.5,
+    "kv_disk": "./k",
+    "kv_store_config": {"store": "disk"},
+    "weights_cache": "./w",
+    "load": "on-demand",
+    "keep_alive": 60.0,
+    "pinned": True,
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
 

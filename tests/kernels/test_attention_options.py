@@ -24,9 +24,9 @@ needs_cpp = pytest.mark.skipif(
 def implementation(name: str) -> Any:
     if name == "torch":
         return torch_ops
-    from quire_kernels.cpu.implementations import _ops
+    from quire_kernels.cpu.implementations import shared_ops
 
-    return _ops()
+    return shared_ops()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -40,7 +40,7 @@ def reasons(choice: select.Choice) -> dict[str, str]:
 @pytest.fixture
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """What was loaded before is forgotten, during the test and after it."""
-    caches = (implementations._ops, implementations._sampling, implementations._library_or_error)
+    caches = (implementations.shared_ops, implementations._sampling, implementations._library_or_error)
     for each in (*caches, library.load, build.compiler):
         each.cache_clear()
     yield monkeypatch

@@ -195,7 +195,7 @@ def test_a_compiler_that_fails_is_asked_once_for_all_ops(cache: Path, monkeypatc
     monkeypatch.setattr(build, "version", lambda command: "1")
     monkeypatch.setattr(build, "_run", fail)
     monkeypatch.setattr(library, "available", lambda: (ANY,))
-    implementations._ops.cache_clear()
+    implementations.shared_ops.cache_clear()
     implementations._sampling.cache_clear()
     for op in ("linear", "act", "argmax"):
         with pytest.raises(BuildError, match="no space left"):

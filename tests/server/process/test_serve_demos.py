@@ -14,7 +14,7 @@ def started(monkeypatch):
     def start(*words):
         seen = []
 
-        def run(models, config, registry, *, plugins, enable_lora, on_ready, spawned, defaults):
+        def run(models, config, registry, *, plugins, enable_lora, on_ready, spawned, defaults, settings_file):
             assert enable_lora == bool(registry.by_hook("quire_adapter_runtimes"))
             seen.append(([model.name for model in models], config, plugins, enable_lora))
             return 0
@@ -62,10 +62,13 @@ def test_a_start_that_fails_is_an_object_of_the_log_where_that_is_the_format(cap
     words = ("serve", "/no/such/model", "--port", "0", "--metrics-require-key")
     assert main([*words]) == 2
     said = capsys.readouterr().err
-    assert said == "platform: error: --metrics-require-key needs --api-key.\n"
+    assert said == "platform: error: --metrics-require-key needs --api-key or --key-file.\n"
     assert main([*words, "--log-format", "json"]) == 2
     assert "platform: error" not in capsys.readouterr().err
-    assert (caplog.records[-1].levelname, caplog.messages[-1]) == ("CRITICAL", "--metrics-require-key needs --api-key.")
+    assert (caplog.records[-1].levelname, caplog.messages[-1]) == (
+        "CRITICAL",
+        "--metrics-require-key needs --api-key or --key-file.",
+    )
 
 
 def test_models_may_be_one_name_in_yaml(started, tmp_path):

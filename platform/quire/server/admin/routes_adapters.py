@@ -35,9 +35,10 @@ async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadAdapterRequest = validate(LoadAdapterRequest, (await service.bodies.read(request)).value)
     details = fields.model_dump(exclude={"lora_name"})
-    with service.inflight.pending(), service.audited(request, "load_adapter", fields.lora_name, details):
-        for name in (fields.base_model_name, fields.lora_name):
-            await service.residency.use(service.residency.find(name), leases_of(request.scope))
+    with service.audited(request, "load_adapter", fields.lora_name, details):
+        with service.inflight.pending():
+            for name in (fields.base_model_name, fields.lora_name):
+                await service.residency.use(service.residency.find(name), leases_of(request.scope))
         info = await service.adapters.load(fields)
     how = "is being loaded" if info.state == "loading" else "added successfully"
     return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")

@@ -134,6 +134,12 @@ EMULATED __m512i _mm512_mask_blend_epi32(__mmask16 mask, __m512i a, __m512i b) {
   for (int i = 0; i < 16; i++) x.int32[i] = mask >> i & 1 ? y.int32[i] : x.int32[i];
   return x.i;
 }
+EMULATED __m512i _mm512_permutex2var_epi32(__m512i a, __m512i index, __m512i b) {
+  const Register x = of(a), y = of(b), at = of(index);
+  Register found;
+  for (int i = 0; i < 16; i++) found.int32[i] = (at.int32[i] & 16 ? y : x).int32[at.int32[i] & 15];
+  return found.i;
+}
 EMULATED __m512i _mm512_mask_blend_epi8(__mmask64 mask, __m512i a, __m512i b) {
   Register x = of(a), y = of(b);
   for (int i = 0; i < 64; i++) x.int8[i] = mask >> i & 1 ? y.int8[i] : x.int8[i];

@@ -118,3 +118,4 @@
 #define _tile_stored emulated::_tile_stored
 #define _tile_zero emulated::_tile_zero
 #define _mm512_cmp_ps_mask(a, b, how) emulated::compare<how>(a, b)
+#define _mm512_permutex2var_epi32 emulated::_mm512_permutex2var_epi32

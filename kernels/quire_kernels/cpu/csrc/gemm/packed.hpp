@@ -62,15 +62,17 @@ struct Packed {
 inline void interleave(const uint32_t (*lanes)[LANES], uint32_t* to) {
 #if defined(__AVX512F__)
   // a transposition by halves: in each step, element j of row i and element j ^ bit of row i ^ bit change places
+  alignas(64) static constexpr int32_t NUMBERS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  constexpr __mmask16 WITH_BIT[] = {0xAAAA, 0xCCCC, 0xF0F0, 0xFF00};  // of bits 1, 2, 4 and 8
   __m512i rows[LANES];
-  const __m512i number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (int i = 0; i < LANES; i++) rows[i] = _mm512_load_si512(lanes[i]);
+  const __m512i number = _mm512_loadu_si512(NUMBERS), of_second = _mm512_set1_epi32(LANES);
+  for (int i = 0; i < LANES; i++) rows[i] = _mm512_loadu_si512(lanes[i]);
 #pragma GCC unroll 4
-  for (int bit = 1; bit < LANES; bit *= 2) {
-    const __mmask16 odd = _mm512_test_epi32_mask(number, _mm512_set1_epi32(bit));
-    const __m512i other = _mm512_xor_si512(number, _mm512_set1_epi32(bit)), of_second = _mm512_set1_epi32(LANES);
-    const __m512i first = _mm512_mask_or_epi32(number, odd, other, of_second);
-    const __m512i second = _mm512_mask_or_epi32(other, odd, number, of_second);
+  for (int step = 0; step < 4; step++) {
+    const int bit = 1 << step;
+    const __m512i other = _mm512_xor_si512(number, _mm512_set1_epi32(bit));
+    const __m512i first = _mm512_mask_blend_epi32(WITH_BIT[step], number, _mm512_or_si512(other, of_second));
+    const __m512i second = _mm512_mask_blend_epi32(WITH_BIT[step], other, _mm512_or_si512(number, of_second));
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
       if (!(i & bit)) {
