@@ -166,3 +166,10 @@ print(resident() - before)
 def test_large_blocks_go_back_to_the_system() -> None:
     run = subprocess.run([sys.executable, "-c", BLOCKS], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 2 << 20
+
+
+def test_ranks_of_a_machine_share_its_memory_and_plan_caches_of_it_alike():
+    whole = MemoryLedger(1000).budget()
+    part = whole.part_of_ranks(2)
+    assert (part.total, part.kv_cache, part.max_kv_cache) == (500, whole.kv_cache // 2, whole.max_kv_cache // 2)
+    assert part.kv_part == whole.kv_part > 0

@@ -55,6 +55,11 @@ class MemoryBudget:
         """What is left beside something that takes so many bytes."""
         return replace(self, total=max(0, self.total - num_bytes))
 
+    def part_of_ranks(self, num_ranks: int) -> MemoryBudget:
+        """What each of so many ranks on this device may take."""
+        total, kv_cache, most = (size // num_ranks for size in (self.total, self.kv_cache, self.max_kv_cache))
+        return replace(self, total=total, kv_cache=kv_cache, max_kv_cache=most)
+
 
 class MemoryLedger:
     """Counts what models reserve of `available` bytes. A reservation ends when the model's object is freed.

@@ -92,8 +92,7 @@ class Leader:
 
     def own_part(self, budget: MemoryBudget) -> MemoryBudget:
         """What one rank may take of the memory that all ranks of this machine share."""
-        parts = {name: value // self._local for name, value in vars(budget).items()}
-        return replace(budget, **parts)
+        return budget.part_of_ranks(self._local)
 
     def for_caches(self, loaded: LoadedModel) -> LoadedModel:
         """The model as the size of its caches is planned: what a page and a state take at the stage that has most."""
