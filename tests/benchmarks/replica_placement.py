@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
@@ -33,7 +34,7 @@ def ids(random: Random, count: int) -> list[int]:
     return [random.randint(10, 250) for _ in range(count)]
 
 
-def shared_prefixes(seed: int) -> list[dict[str, object]]:
+def shared_prefixes(seed: int) -> list[dict[str, Any]]:
     random = Random(seed)
     heads = [ids(random, 384) for _ in range(8)]
     found = [{"model": "m", "prompt": head + ids(random, 32), "max_tokens": 32} for head in heads for _ in range(16)]
@@ -77,9 +78,12 @@ def main() -> None:
         rates = []
         for count in (1, 2):
             with serving(f"m={model}", *flags, "-dp", count) as server:
-                asyncio.run(ask(server, shared_prefixes(1)))
-                hits, asked = (sum(total(server, f"quire:prefix_cache_{what}_total")) for what in ("hits", "queries"))
-                rates.append(hits / asked)
+                requests = shared_prefixes(1)
+                asyncio.run(ask(server, requests))
+                asked, sent = 0.0, sum(len(request["prompt"]) for request in requests)
+                while asked < sent:  # the server reads the counters of its engines every now and then
+                    asked = sum(total(server, "quire:prefix_cache_queries_total"))
+                rates.append(sum(total(server, "quire:prefix_cache_hits_total")) / asked)
                 print(f"{count} engine processes: hit rate {rates[-1]:.3f}")
         print(f"ratio {rates[1] / rates[0]:.3f}")
         for what, weights, rounds in (("even", [4] * 8, 5), ("one in demand", [28] + [4] * 7, 5)):
