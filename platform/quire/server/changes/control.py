@@ -1,7 +1,7 @@
 """What routes and plugins may do to the models of a running server: load, unload, sleep, wake, aliases.
 
-Callers of these functions are trusted as far as `NewModels.check_allowed` goes; the routes need an admin key besides,
-and plugins check who asks.
+Functions that requests lead to raise `BadRequest` where `NewModels.check_allowed` does. The routes need an admin key
+besides; a plugin must check the permissions of a request before it calls a function.
 """
 
 from __future__ import annotations
