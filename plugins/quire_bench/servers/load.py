@@ -71,7 +71,7 @@ class LoadPattern:
     @classmethod
     def warmup(cls, args: argparse.Namespace, model: str) -> LoadPattern:
         """A few other requests, all at once."""
-        whole = cls.of(args, model, float("inf"), salt=-1)
+        whole = cls.from_args(args, model, float("inf"), salt=-1)
         return replace(whole, work=whole.work[: args.num_warmups], starts=whole.starts[: args.num_warmups])
 
 
