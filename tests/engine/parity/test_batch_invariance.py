@@ -183,7 +183,7 @@ def test_no_bit_of_an_answer_depends_on_its_neighbours(
             rig.engine.load_adapter(adapter, folder)
         return rig
 
-    with rig_of(folder_of(case), plugins, launch_thread, batch_invariant=True, **settings) as rig:
+    with rig_of(folder_of(case), plugins, launch=launch_thread, batch_invariant=True, **settings) as rig:
         alone = []
         for subject in asked:
             rig.engine.reset_prefix_cache()
@@ -191,7 +191,7 @@ def test_no_bit_of_an_answer_depends_on_its_neighbours(
             alone.append(numbers(rig.drain()[request_id, 0]))
         assert rig.engine.loaded.module.is_batch_invariant(None) == case.together
     assert all(alone)
-    with rig_of(folder_of(case), plugins, launch_thread, batch_invariant=True, **settings) as rig:
+    with rig_of(folder_of(case), plugins, launch=launch_thread, batch_invariant=True, **settings) as rig:
         started(rig)
         for number in range(case.rounds):
             assert answers_among_others(rig, rng, asked) == alone, f"round {number}"
