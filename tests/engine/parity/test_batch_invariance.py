@@ -33,6 +33,7 @@ DELTA = {
     "linear_value_head_dim": 16,
     "num_experts": 0,
 }
+WIDE = {"hidden_size": 192, "num_attention_heads": 12, "num_key_value_heads": 1}
 MAMBA = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8}
 
 
@@ -54,18 +55,18 @@ STATE = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
 CASES = {
     "float32": Case(20, {"dtype": "float32"}),
     "bfloat16": Case(20),
-    "few pages": Case(6, {"num_pages": 40, "swap_space": 0.001}),
+    "few pages": Case(6, {"num_pages": 22, "swap_space": 0.001}),
     "drafts": Case(6, {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}),
     "adapters": Case(8),
     "two ranks": Case(4, {"tensor_parallel_size": 2}),
-    "12 heads on one": Case(4, {}, "Qwen2ForCausalLM", {"num_attention_heads": 12, "num_key_value_heads": 1}),
+    "12 heads on one": Case(4, {}, "Qwen2ForCausalLM", WIDE),
     "int8": Case(6, {"quantization": "int8", "kv_cache_dtype": "int8"}),
     "int4": Case(4, {"quantization": "int4"}),
     "int4 pages": Case(6, {"kv_cache_dtype": "int4"}, config={"head_dim": 32}),
     "experts": Case(7, {}, "Qwen3MoeForCausalLM", MOE),
     "windows, capped logits": Case(3, {}, "Gemma2ForCausalLM", {"sliding_window": 20}),
     "delta rule": Case(3, STATE, "Qwen3NextForCausalLM", DELTA),
-    "Mamba-2": Case(3, STATE, "Mamba2ForCausalLM", MAMBA),
+    "Mamba-2": Case(3, {**STATE, "max_model_len": 400}, "Mamba2ForCausalLM", MAMBA),
     "torch attention": Case(1, {"page_size": 8}, together=False),
 }
 
@@ -126,7 +127,8 @@ def answers_among_others(rig: Rig, rng: random.Random, asked: Sequence[Subject])
         for _ in range(rng.randrange(3) if waiting else 0):
             add_other(rig, rng, asked)
         for _ in range(min(len(waiting), rng.choice([0, 1, 4]))):
-            ids[waiting[-1]] = asked[waiting.pop()].ask(rig)
+            number = waiting.pop()
+            ids[number] = asked[number].ask(rig)
         for delta in rig.engine.step(budget + rng.randrange(budget)) if rig.engine.has_work else ():
             answer = found.setdefault(delta.request_id, Answer())
             answer.logprobs += delta.logprobs or ()
