@@ -41,7 +41,7 @@ MAMBA = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk
 class Case:
     """A model and settings. rounds: how often all subjects are answered, each of them in a neighbourhood of its own.
 
-    together: whether its steps are one forward; the others compute each token alone.
+    together: whether its steps are one forward; the others compute each token alone. length: of prompts, in multiples.
     """
 
     rounds: int
@@ -49,12 +49,14 @@ class Case:
     architecture: str = "LlamaForCausalLM"
     config: Mapping[str, Any] = field(default_factory=dict)
     together: bool = True
+    length: int = 1
 
 
 STATE = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
 CASES = {
     "float32": Case(20, {"dtype": "float32"}),
-    "bfloat16": Case(20),
+    "bfloat16": Case(18),
+    "long": Case(2, {"num_pages": 3000}, config={"max_position_embeddings": 4096}, length=25),
     "few pages": Case(6, {"num_pages": 22, "swap_space": 0.001}),
     "drafts": Case(6, {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}),
     "adapters": Case(8),
@@ -81,8 +83,8 @@ class Subject:
         return rig.add(self.prompt, self.params, adapters=self.adapters)
 
 
-def subjects(with_adapters: bool) -> list[Subject]:
-    """Prompts of 1 to 90 tokens, many of which begin alike."""
+def subjects(with_adapters: bool, length: int) -> list[Subject]:
+    """Prompts of 1 to 90 tokens times `length`, many of which begin alike."""
     rng = random.Random(3)
     kinds: list[dict[str, Any]] = [
         {"temperature": 0},
@@ -91,10 +93,10 @@ def subjects(with_adapters: bool) -> list[Subject]:
     ]
     a, b = (WeightedAdapter(AdapterRef(name=name), weight) for name, weight in (("a", 1.0), ("b", -0.5)))
     uses = [(), (a,), (a, b), (b,)] if with_adapters else [()]
-    shared = random_ids(rng, 50)
+    shared = random_ids(rng, 50 * length)
     return [
         Subject(
-            shared[: rng.choice([0, 33, 50])] + random_ids(rng, rng.randrange(1, 40)),
+            shared[: length * rng.choice([0, 33, 50])] + random_ids(rng, rng.randrange(1, 40 * length)),
             SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3, **kinds[i % len(kinds)]),
             uses[i % len(uses)],
         )
@@ -122,7 +124,7 @@ def answers_among_others(rig: Rig, rng: random.Random, asked: Sequence[Subject])
     if rng.random() < 0.3:
         rig.engine.reset_prefix_cache()
     waiting, ids, found = rng.sample(range(len(asked)), len(asked)), dict[int, str](), dict[str, Answer]()
-    budget = rng.choice([1, 16, 40, 300])
+    budget = rng.choice([1, 16, 40, 300]) * max(len(subject.prompt) for subject in asked) // 90 + 1
     while waiting or rig.engine.has_work:
         for _ in range(rng.randrange(3) if waiting else 0):
             add_other(rig, rng, asked)
@@ -176,7 +178,7 @@ def test_no_bit_of_an_answer_depends_on_its_neighbours(
 ) -> None:
     """Each subject alone in one engine, with nothing cached, and in the neighbourhoods of another engine."""
     case, rng, adapted = CASES[name], random.Random(name), name == "adapters"
-    asked, plugins = subjects(adapted), registry.load(None, enable_lora=True) if adapted else None
+    asked, plugins = subjects(adapted, case.length), registry.load(None, enable_lora=True) if adapted else None
     settings = {"dtype": "bfloat16", "page_size": 16, "num_pages": 400, "max_num_batched_tokens": 512, **case.settings}
     adapters = {each: write_adapter(tmp_path / each, i) for i, each in enumerate("ab") if adapted}
 
