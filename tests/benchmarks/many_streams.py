@@ -90,8 +90,14 @@ def measure(engine: Any, streams: int, kind: str, num_steps: int) -> list[dict[s
     loop.add(engine, 8192)
     params = SamplingParams(max_tokens=num_steps + 20, ignore_eos=True, stream_interval=1, **KINDS[kind])
     for i in range(streams):
-        prompt = Prompt(token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(16, 48))))
-        loop.submit(Submit.from_request(engine.info.name, Request(id=f"cmpl-{time.monotonic_ns()}-{i}", prompt=prompt, params=params)))
+        prompt = Prompt(
+            token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(16, 48)))
+        )
+        loop.submit(
+            Submit.from_request(
+                engine.info.name, Request(id=f"cmpl-{time.monotonic_ns()}-{i}", prompt=prompt, params=params)
+            )
+        )
     while engine.num_generating < streams:
         loop.step()
     with profiler.on_python():
