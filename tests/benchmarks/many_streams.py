@@ -91,7 +91,7 @@ def measure(engine: Any, streams: int, kind: str, num_steps: int) -> list[dict[s
     params = SamplingParams(max_tokens=num_steps + 20, ignore_eos=True, stream_interval=1, **KINDS[kind])
     for i in range(streams):
         prompt = Prompt(
-            token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(16, 48)))
+            token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(8, 16)))
         )
         loop.submit(
             Submit.from_request(
