@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sampled": {"temperature": 0.8, "top_p": 0.95},
     "sampled, logprobs": {"temperature": 0.8, "top_p": 0.95, "logprobs": 5},
 }
-SETTLE_STEPS = 3
+SETTLE_STEPS, SETTLE_S = 3, 5.0
 
 
 class PythonProfiler(StepProfiler):
@@ -90,9 +90,7 @@ def measure(engine: Any, streams: int, kind: str, num_steps: int) -> list[dict[s
     loop.add(engine, 8192)
     params = SamplingParams(max_tokens=num_steps + 20, ignore_eos=True, stream_interval=1, **KINDS[kind])
     for i in range(streams):
-        prompt = Prompt(
-            token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(8, 16)))
-        )
+        prompt = Prompt(token_ids=tuple(rng.randint(10, engine.info.vocab_size - 1) for _ in range(rng.randint(8, 16))))
         loop.submit(
             Submit.from_request(
                 engine.info.name, Request(id=f"cmpl-{time.monotonic_ns()}-{i}", prompt=prompt, params=params)
@@ -133,6 +131,8 @@ def main() -> None:
         model=args.model, dtype="bfloat16", max_model_len=512, max_num_seqs=max(counts), max_num_batched_tokens=8192
     )
     with closing(build_engine(config, registry.load())) as engine:
+        measure(engine, 8, "greedy", 1)
+        time.sleep(SETTLE_S)  # the KV cache is taken from the system meanwhile
         for streams in counts:
             for kind in args.kinds.split(";"):
                 show(streams, kind, measure(engine, streams, kind, args.steps))
