@@ -4,8 +4,8 @@
 
 Each model, and each adapter, says one letter whatever it is asked, so a wrong answer is seen. Clients choose models,
 adapters and aliases by Zipf's law. Others load and unload models and adapters, switch an alias, and change the file of
-settings and send SIGHUP. A stream of a pinned model shows what that costs it. The undisturbed stream to compare with runs
-beside requests of the same sizes at the times at which the former were answered, of models that stay loaded.
+settings and send SIGHUP. A stream of a pinned model shows what that costs it. The undisturbed stream to compare with
+runs beside requests of the same sizes at the times at which the former were answered, of models that stay loaded.
 
 Prints a table; exit status 1 if something in it is over its limit. Clients and the stream are processes of their own.
 """
@@ -239,6 +239,7 @@ def main() -> None:
             with peak.watched():
                 found = run(server, models, args, file)
             text = httpx.get(f"{server.url}/metrics").text
+            server.stop()
             log = server.output()
         if args.log:
             args.log.write_text(log)

@@ -180,7 +180,8 @@ class RunningModels:
         """The name of the model of a target."""
         if self._models.aliases.get(name) is not None:
             raise BadRequest(f"`{name:.200}` is an alias; an alias must stand for a model.", param)
-        self._models.check_stays(name)
+        if self._client_loads.registrations.get(name) is None:  # else it comes back when a request asks for it
+            self._models.check_stays(name)
         if (base := self._name_of(name)) is not None:
             return base
         if self._has_adapter(name):
