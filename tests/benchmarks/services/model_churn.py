@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = Path(__file__).parent / "churn"
-sys.path.extend(str(folder) for folder in (PROGRAMS, *(Path(__file__).parents[2] / "helpers").iterdir()))
+
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers").iterdir())
+sys.path.append(str(Path(__file__).parent / "churn"))
 
 import httpx
 from letter_models import LetterModels
@@ -34,6 +35,7 @@ from serving import Server, serving
 
 from quire.isolation.process_state import resident_bytes
 
+PROGRAMS = Path(__file__).parent / "churn"
 PINNED = "m0"
 MAX_RATIO, MAX_MEMORY = 1.2, 1.02
 POLL_S = 0.02

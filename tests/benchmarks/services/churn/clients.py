@@ -19,7 +19,7 @@ from typing import Any
 from answers import Seen, Targets, ask_until, repeat
 from connection import Connection
 
-POLL_S = 0.05
+POLL_S = 0.2
 """Time between two looks at whether a SIGHUP has had its effect."""
 
 MAX_PAUSE_S = 1.0

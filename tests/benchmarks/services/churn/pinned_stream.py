@@ -16,7 +16,6 @@ from typing import Any
 from connection import request_bytes
 
 TOKENS = 400
-ALL = []
 EVENT = b"data: {"
 TEXT = re.compile(rb'"text": ?"(\w*)"')
 
@@ -35,7 +34,6 @@ def stream(port: int, model: str, letter: str) -> tuple[list[float], str]:
             count = received.count(EVENT, max(0, seen - len(EVENT)))
             times += [now] * count
             seen = max(received.rfind(EVENT) + len(EVENT) + 1, seen)
-    ALL.extend(times + [0.0])
     gaps = [later - before for before, later in pairwise(times)]
     text = b"".join(TEXT.findall(received)).decode()
     if b"data: [DONE]" not in received:
@@ -45,15 +43,12 @@ def stream(port: int, model: str, letter: str) -> tuple[list[float], str]:
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
     gaps: list[float] = []
-    ALL.clear()
     problems: list[str] = []
     until = time.monotonic() + task["seconds"]
     while time.monotonic() < until and len(problems) < 10:
         found, problem = stream(task["port"], task["model"], task["letter"])
         gaps += found
         problems += [problem] if problem else []
-    import os
-    json.dump(ALL, open(f"/tmp/trace_stream_{os.getpid()}.json", "w"))
     return {"gaps_s": gaps, "problems": problems}
 
 
