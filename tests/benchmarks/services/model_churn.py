@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers").iterdir())
 sys.path.append(str(Path(__file__).parent / "churn"))
 

@@ -18,8 +18,8 @@ from quire.settings.model_groups.residency_config import ON_DEMAND
 class Room:
     """known_limit: bytes for models that the engine process has computed. incoming: bytes of models that clients load.
 
-    in_flight: names of models that jobs run on, also jobs that outlive their requests. sleep_of: how a model sleeps. If there is a budget, models
-    that were loaded at the start may be unloaded for others, too.
+    in_flight: names of models that jobs run on, also jobs that outlive their requests. sleep_of: how a model sleeps. If
+    there is a budget, models that were loaded at the start may be unloaded for others, too.
     """
 
     def __init__(
