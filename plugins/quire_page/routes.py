@@ -1,4 +1,4 @@
-"""The routes of the page: `/`, `/ui/…` for files, `/ui/models` (what models can do), `/ui/clients` (what they used)."""
+"""The routes of the page: `/`, `/ui/…` for files, `/ui/models` (what models can do), `/ui/states`, `/ui/clients`."""
 
 from __future__ import annotations
 
@@ -58,6 +58,20 @@ class PageClients(BaseModel):
     data: list[PageClient]
 
 
+class PageState(BaseModel):
+    """A model, loaded or not: unloaded, loading, ready, sleeping, draining or failed."""
+
+    id: str
+    state: str
+
+
+class PageStates(BaseModel):
+    """All models that the sender of the request may use."""
+
+    object: str = "list"
+    data: list[PageState]
+
+
 class PageModels(BaseModel):
     """The served models, in the order of the server."""
 
@@ -81,6 +95,15 @@ def build_router(context: RouterContext) -> APIRouter:
     )
     async def models() -> PageModels:
         return PageModels(data=[_row(info) for info in context.models()])
+
+    @router.get(
+        "/ui/states",
+        summary="The states of all models, for the page",
+        responses={401: {"description": "The request has no known API key."}},
+    )
+    async def states() -> PageStates:
+        found = context.model_control.states().items()
+        return PageStates(data=[PageState(id=name, state=state) for name, state in found])
 
     @router.get(
         "/ui/clients",

@@ -173,7 +173,9 @@ FEATURES = (
     Feature("prediction", {"prediction_ids": tuple(b"yes, of course not")}, lambda answers: None),
     Feature("salt", {}, lambda answers: None, request={"cache_salt": "tenant"}),
     Feature("urgency", {}, lambda answers: None, request={"priority": -1}),
-    Feature("client", {}, lambda answers: None, request={"client": "key:one"}),
+    Feature(
+        "tenant", {}, lambda answers: None, request={"client": "acme", "weight": 4.0, "cache_salt": "acme\0"}
+    ),  # what the server makes of a request with a tenant's key
 )
 
 PICTURE_FEATURES = (

@@ -12,7 +12,7 @@ from itertools import combinations
 import pytest
 from composition.asking import PLAIN, Rigs, ask, beams, rigs_of, same, settings_of
 from composition.features import FEATURES, SETTINGS, Feature, Setting
-from engine_rig import Answer
+from engine_rig import Answer, greedy
 
 from quire.hooks import registry
 from quire.types import background
@@ -50,6 +50,18 @@ def test_two_features_on_one_request_both_hold_in_several_ways_of_running(
         for feature in pair:
             feature.check(answers)
         assert same(answers, plain), way.name
+
+
+def test_tenants_share_no_cached_pages(rigs: Rigs) -> None:
+    rig = rigs(SETTINGS[0].settings)
+
+    def num_cached(tenant: str) -> int:
+        owner = rig.add(PROMPT, greedy(2), client=tenant, cache_salt=f"{tenant}\0")
+        (answer,) = [answer for (each, _), answer in rig.drain().items() if each == owner]
+        return answer.deltas[0].num_cached_tokens or 0
+
+    assert num_cached("one") == num_cached("two") == 0
+    assert num_cached("one") > 0
 
 
 WAYS = [

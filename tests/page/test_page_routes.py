@@ -38,7 +38,7 @@ def text(name):
 
 def test_the_router_is_one():
     (record,) = quire_routers()
-    check_router(record, ["/ui/models", "/ui/clients"])
+    check_router(record, ["/ui/models", "/ui/states", "/ui/clients"])
 
 
 def test_every_file_of_the_folder_is_served_and_no_other():
@@ -104,6 +104,12 @@ async def test_models_are_described(app):
         (row,) = (await client.get("/ui/models")).json()["data"]
     assert row["aliases"] == [row["id"]]
     assert "generate" in row["tasks"]
+
+
+async def test_states_of_models_are_listed(app):
+    async with http(app) as client:
+        (row,) = (await client.get("/ui/models")).json()["data"]
+        assert (await client.get("/ui/states")).json()["data"] == [{"id": row["id"], "state": "ready"}]
 
 
 ADMINS = {"api_key": ("one", "two"), "admin_api_key": ("boss",)}

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("quire.engine_process")
 
 
+TIERS = "(KV pages in host memory)"
+"""The name of the tiers of KV pages in the account of memory."""
+
+
 class EngineBuilder:
     """Keeps the ledgers of memory, the publisher of KV events, and the tiers of KV pages, which all models share.
 
@@ -78,15 +82,18 @@ class EngineBuilder:
         if not on_cpu:
             budget = device_budget(config, (1 if ledger else num_left) * self._num_on_device)
             free = budget.total
+        found = self._with_tiers(self._with_events(registry))
+        self._count_tiers(config)
         if ledger is not None:
             budget = ledger.budget(num_left, free)
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            found = self._with_tiers(self._with_events(registry))
             engine = build_engine(config, found, budget, lambda: tokenizer_of(config), on_progress)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
+        finally:  # the tier is as large as before, if the model was not loaded
+            self._count_tiers()
         description = summary(engine.info, config)
         log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, description)
         if ledger is not None:
@@ -117,7 +124,18 @@ class EngineBuilder:
         from quire.engine.loading.load import choose_device
 
         ledger = self._ledger(choose_device("auto").type == "cpu")
-        return 0 if ledger is None else ledger.available
+        of_tiers = self._tiers.memory().total if self._tiers is not None else 0
+        return 0 if ledger is None else max(0, ledger.available - of_tiers)
+
+    def _count_tiers(self, config: ModelConfig | None = None) -> None:
+        """Count the tier of KV pages in host memory, as large as the models need it, this one too."""
+        ledger = self._ledgers.get(True)
+        if ledger is None or self._tiers is None:
+            return
+        if (use := self._tiers.memory(config)).total:
+            ledger.enter(self._tiers, TIERS, use)
+        else:
+            ledger.leave(self._tiers)
 
     def _with_events(self, registry: Registry) -> Registry:
         """A registry with what gets KV events, if they are to be published."""

@@ -104,7 +104,7 @@ def build_service(
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
-    metrics = Metrics(infos, config.metrics_prefix)
+    metrics = Metrics(infos, config.metrics_prefix, client.sleepers.sleep_of)
     tenants = Tenants(Path(config.key_file)) if config.key_file else None
     served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None, may_use_model)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
@@ -122,7 +122,15 @@ def build_service(
     residency, client_loads = build_residency(
         client, config, served_models, loads, new_models, metrics.registry, registered, inflight
     )
-    control = RunningModels(served_models, loads, client_loads, new_models, client.sleepers, adapters.has)
+    control = RunningModels(
+        served_models,
+        loads,
+        client_loads,
+        new_models,
+        client.sleepers,
+        adapters.has,
+        lambda: client.unavailable is not None,
+    )
     control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,

@@ -14,7 +14,8 @@ class ModelControl(Protocol):
     """
 
     def states(self) -> Mapping[str, str]:
-        """The state of every model by name: loading, ready, sleeping, draining or failed."""
+        """The state by name of every model that the sender of the current request may use: unloaded, loading, ready,
+        sleeping, draining or failed."""
         ...
 
     async def load(self, name: str, model: str, settings: Mapping[str, Any] | None = None, wait: bool = True) -> object:

@@ -1,170 +1,46 @@
 """Many models on a server with memory for few, asked by many clients: wrong answers, errors, memory, delays.
 
-    python tests/benchmarks/services/model_churn.py --minutes 2
+    python tests/benchmarks/services/model_churn.py --minutes 10
 
-Each model, and each adapter, says one letter whatever it is asked, so a wrong answer is seen. Clients choose by Zipf's
-law; one more client unloads and loads models. A stream on a pinned model shows what the others cost it: beside requests
-for models that fit in memory, and while models come and go.
+Each model, and each adapter, says one letter whatever it is asked, so a wrong answer is seen. Clients choose models,
+adapters and aliases by Zipf's law. Others load and unload models and adapters, switch an alias, and change the file of
+settings and send SIGHUP. A stream of a pinned model shows what that costs it. The undisturbed stream to compare with
+runs beside requests of the same sizes at the times at which the former were answered, of models that stay loaded.
+
+Prints a table; exit status 1 if something in it is over its limit. Clients and the stream are processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
-import string
+import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers").iterdir())
+sys.path.append(str(Path(__file__).parent / "churn"))
 
 import httpx
-import yaml
-from letter_adapters import Voices, let_say
+from letter_models import LetterModels
 from serving import Server, serving
 
 from quire.isolation.process_state import resident_bytes
-from quire_testing.tiny import tiny_llama
 
-LETTERS = string.ascii_uppercase + string.ascii_lowercase
-SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
-KV_BYTES = 16 << 20
+PROGRAMS = Path(__file__).parent / "churn"
 PINNED = "m0"
-ADAPTERS_EACH = 2
+MAX_RATIO, MAX_MEMORY = 1.2, 1.02
 POLL_S = 0.02
 """Time between two looks at the memory of the processes."""
 ALONE_S = 5.0
-"""How long the stream runs alone, and beside models that stay."""
-
-
-@dataclass
-class Seen:
-    """What was counted. gaps_s: between the tokens of the stream on the pinned model. waits_s: of all answers."""
-
-    answers: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    waits_s: list[float] = field(default_factory=list)
-
-
-def make_models(root: Path, count: int, with_adapters: int) -> tuple[dict[str, str], dict[str, Path]]:
-    """Letters by name of model or adapter, and folders of models; m3-0 is an adapter of m3, in a folder m3-0."""
-    letters, folders = {}, {}
-    for number in range(count):
-        name = f"m{number}"
-        letters[name] = LETTERS[number]
-        folders[name] = let_say(tiny_llama(root / name, seed=number, **SIZES), letters[name])
-        for i in range(ADAPTERS_EACH if number < with_adapters else 0):
-            letter = LETTERS[count + number * ADAPTERS_EACH + i]
-            Voices(folders[name], louder=30).adapter(root / f"{name}-{i}", letter)
-            letters[f"{name}-{i}"] = letter
-    return letters, folders
-
-
-def settings(root: Path, letters: Mapping[str, str], folders: Mapping[str, Path], budget: int) -> Path:
-    """The file of --config: one model is pinned and loaded at the start, the others are loaded on demand."""
-    on_demand = {"load": "on-demand", "keep_alive": "20s"}
-    models = [
-        {"name": name, "model": str(folder), **({"pinned": True} if name == PINNED else on_demand)}
-        for name, folder in folders.items()
-    ]
-    adapters = [
-        json.dumps({"name": name, "path": str(root / name), "base_model_name": name.split("-")[0]})
-        for name in letters
-        if "-" in name
-    ]
-    content = {
-        "memory-budget": budget,
-        "kv-cache-memory-bytes": KV_BYTES,
-        "max-num-seqs": 32,
-        "dtype": "float32",
-        "device": "cpu",
-        "enable-lora": True,
-        "lora-modules": adapters,
-        "models": models,
-    }
-    file = root / "serve.yaml"
-    file.write_text(yaml.safe_dump(content))
-    return file
-
-
-def by_zipf(names: Sequence[str], rng: random.Random) -> str:
-    return rng.choices(names, [1 / rank for rank in range(1, len(names) + 1)])[0]
-
-
-async def ask(
-    http: httpx.AsyncClient, seen: Seen, letters: Mapping[str, str], names: Sequence[str], until: float
-) -> None:
-    """One client: requests until a time, some of them given up."""
-    rng = random.Random(len(names) + id(http) % 997 + seen.answers.total())
-    while time.monotonic() < until:
-        name, count = by_zipf(names, rng), rng.randint(1, 24)
-        body = {
-            "model": name,
-            "prompt": "x" * rng.randint(1, 40),
-            "max_tokens": count,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        began = time.monotonic()
-        try:
-            reply = await asyncio.wait_for(
-                http.post("/v1/completions", json=body), 0.05 if rng.random() < 0.03 else 300
-            )
-        except TimeoutError:
-            seen.answers["given up"] += 1
-            continue
-        seen.waits_s.append(time.monotonic() - began)
-        seen.answers[str(reply.status_code)] += 1
-        if reply.status_code != 200:
-            seen.problems.append(f"{name}: {reply.status_code} {reply.text[:200]}")
-        elif (text := reply.json()["choices"][0]["text"]) != letters[name] * count:
-            seen.answers["wrong"] += 1
-            seen.problems.append(f"{name}: {text!r} instead of {letters[name] * count!r}")
-
-
-async def stream(http: httpx.AsyncClient, seen: Seen, until: float) -> None:
-    """Streams of the pinned model, one after the other."""
-    body = {"model": PINNED, "prompt": "x", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
-    while time.monotonic() < until:
-        last: float | None = None
-        async with http.stream("POST", "/v1/completions", json=body) as reply:
-            async for line in reply.aiter_lines():
-                if line.startswith("data: {"):
-                    now = time.monotonic()
-                    if last is not None:
-                        seen.gaps_s.append(now - last)
-                    last = now
-
-
-async def change_models(
-    http: httpx.AsyncClient, seen: Seen, letters: Mapping[str, str], folders: Mapping[str, Path], until: float
-) -> None:
-    """Load, ask and unload the models that the other clients do not name."""
-    rng = random.Random(0)
-    while time.monotonic() < until:
-        name = rng.choice(list(folders))
-        new = {"load": rng.choice(["startup", "on-demand"])}
-        for path, body in (
-            ("load_model", {"name": name, "model": str(folders[name]), "settings": new}),
-            ("completions", {"model": name, "prompt": "x", "max_tokens": 4, "temperature": 0, "ignore_eos": True}),
-            ("unload_model", {"name": name}),
-        ):
-            reply = await http.post(f"/v1/{path}", json=body)
-            seen.answers[f"{path} {reply.status_code}"] += 1
-            if reply.status_code != 200:
-                seen.problems.append(f"{path} {name}: {reply.status_code} {reply.text[:200]}")
-            elif path == "completions" and reply.json()["choices"][0]["text"] != letters[name] * 4:
-                seen.answers["wrong"] += 1
-        await asyncio.sleep(rng.random())
+"""How long the stream runs alone."""
 
 
 class Peak:
@@ -191,33 +67,90 @@ class Peak:
             thread.join()
 
 
-async def run(
-    url: str,
-    letters: Mapping[str, str],
-    folders: Mapping[str, Path],
-    changing: Sequence[str],
-    clients: int,
-    seconds: float,
-) -> dict[str, Seen]:
-    """What was seen while the stream was alone, beside models that stay, and while models come and go."""
-    found: dict[str, Seen] = {}
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
-        asked = [name for name in letters if name.split("-")[0] not in changing]
-        random.Random(1).shuffle(asked)
-        for phase, names, num_clients, long in (
-            ("alone", (), 0, min(ALONE_S, seconds)),
-            ("models that stay", (PINNED, "m1", "m2"), clients, min(ALONE_S, seconds)),
-            ("models that come and go", asked, clients, seconds),
-        ):
-            seen = found[phase] = Seen()
-            for name in names if num_clients and len(names) < len(asked) else ():
-                await http.post("/v1/completions", json={"model": name, "prompt": "x", "max_tokens": 1})
-            until = time.monotonic() + long
-            work = [ask(http, seen, letters, names, until) for _ in range(num_clients)]
-            if phase == "models that come and go":
-                work.append(change_models(http, seen, letters, {name: folders[name] for name in changing}, until))
-            await asyncio.gather(stream(http, seen, until), *work)
+@dataclass
+class Phase:
+    """What the stream and the clients found. loads: of models meanwhile."""
+
+    stream: Mapping[str, Any]
+    clients: Mapping[str, Any] = field(default_factory=dict)
+    loads: float = 0
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self.stream["problems"], *self.clients.get("problems", ())]
+
+    def gap_ms(self, share: float) -> float:
+        return 1000 * at(self.stream["gaps_s"], share)
+
+    @property
+    def rate(self) -> float:
+        """Requests answered per second."""
+        return len(self.clients["answered"]) / self.clients["seconds"] if self.clients else 0.0
+
+
+class Programs:
+    """Runs the programs of the folder `churn` against a server."""
+
+    def __init__(self, server: Server, letters: Mapping[str, str]) -> None:
+        self._server, self._letters = server, letters
+
+    def _start(self, name: str, task: Mapping[str, Any]) -> subprocess.Popen[str]:
+        command = [sys.executable, str(PROGRAMS / f"{name}.py")]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"port": self._server.port, "pid": self._server.process.pid, **task}))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def clients(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _result(self._start("clients", {"letters": self._letters, **task}))
+
+    def phase(self, seconds: float, task: Mapping[str, Any] | None = None) -> Phase:
+        """The stream for some time, beside clients."""
+        before = self._loads()
+        stream = {"seconds": seconds, "model": PINNED, "letter": self._letters[PINNED]}
+        streaming = self._start("pinned_stream", stream)
+        clients = self.clients({"seconds": seconds, **task}) if task else {}
+        return Phase(_result(streaming), clients, self._loads() - before)
+
+    def _loads(self) -> float:
+        return metric(httpx.get(f"{self._server.url}/metrics").text, "model_loads_total")
+
+
+def _result(process: subprocess.Popen[str]) -> Mapping[str, Any]:
+    out, _ = process.communicate()
+    found: Mapping[str, Any] = json.loads(out)
+    return found
+
+
+def run(server: Server, models: LetterModels, plan: argparse.Namespace, file: Path) -> dict[str, Phase]:
+    """What was seen while the stream was alone, while models come and go, and beside models that stay."""
+    programs = Programs(server, models.letters)
+    kept = list(models.folders)[:-3]
+    asked = [name for name in models.letters if name.split("-")[0] in kept]
+    random.Random(1).shuffle(asked)
+    *changing, in_file = list(models.folders)[-3:]
+    task = {
+        "names": [*asked[:4], "switched", *asked[4:8], "configured", *asked[8:]],
+        "clients": plan.clients,
+        "targets": kept,
+        "switched": "switched",
+        "configured": "configured",
+        "changing": {name: models.folders[name] for name in changing},
+        "adapters": models.adapters,
+        "file": str(file),
+        "in_file": in_file,
+        "file_model": models.folders[in_file],
+    }
+    seconds, undisturbed = 60 * plan.minutes, 60 * min(plan.minutes, plan.undisturbed_minutes)
+    found = {"alone": programs.phase(min(ALONE_S, seconds))}
+    found["churn"] = programs.phase(seconds, task)
+    first = seconds - undisturbed
+    answered = sorted((at_s - first, *rest) for at_s, *rest in found["churn"].clients["answered"] if at_s >= first)
+    stay = [name for name in models.letters if name.split("-")[0] in kept[: int(plan.fitting)]]
+    programs.clients({"names": stay})
+    found["undisturbed"] = programs.phase(undisturbed, {"names": stay, "clients": plan.clients, "repeated": answered})
     return found
 
 
@@ -230,8 +163,10 @@ def at(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def budget_for(file: Path, guess: int, fitting: float) -> int:
+def budget_for(settings: Mapping[str, Any], file: Path, fitting: float) -> int:
     """The budget with which so many models fit: what a server with a large budget takes without models, and theirs."""
+    file.write_text(json.dumps(settings))
+    guess = settings["memory-budget"]
     with serving("--config", file) as server:
         text = httpx.get(f"{server.url}/metrics").text
     one = metric(text, 'memory_bytes{kind="models"}')
@@ -239,46 +174,79 @@ def budget_for(file: Path, guess: int, fitting: float) -> int:
     return int((taken + fitting * one) * 16 / 15)
 
 
-def report(found: Mapping[str, Seen], text: str, peak: int, budget: int) -> bool:
-    """Print the figures; whether all are right."""
-    for phase, seen in found.items():
-        gaps = f"{1000 * at(seen.gaps_s, 0.5):.1f} ms, p99 {1000 * at(seen.gaps_s, 0.99):.1f} ms"
-        print(f"{phase}: {len(seen.gaps_s)} tokens of the pinned model, between two {gaps}")
-    seen = found["models that come and go"]
-    print(f"answers: {dict(seen.answers)}")
-    print(f"time of an answer: median {at(seen.waits_s, 0.5):.2f} s, p99 {at(seen.waits_s, 0.99):.2f} s")
-    loads, seconds = metric(text, "model_loads_total"), metric(text, "model_load_seconds_sum")
-    evictions = metric(text, "model_evictions_total")
-    print(f"loads: {loads:.0f}, {seconds / max(1, loads):.3f} s each; evictions: {evictions:.0f}")
-    print(f"memory: at most {peak / 2**20:.0f} MiB of {budget / 2**20:.0f} MiB ({peak / budget:.1%})")
-    for problem in seen.problems[:10]:
+def is_error(what: str) -> bool:
+    """Whether a key of the counts of answers, such as `load_model 503`, is that of an error."""
+    status = what.rpartition(" ")[2]
+    return status.isdigit() and status != "200"
+
+
+def report(found: Mapping[str, Phase], text: str, peak: int, budget: int, log: str) -> bool:
+    """Print the figures; whether all are within their limits."""
+    for name, phase in found.items():
+        gaps = ", ".join(f"p{share:g} {phase.gap_ms(share / 100):.2f}" for share in (50, 90, 99, 99.9, 100))
+        num = len(phase.stream["gaps_s"])
+        print(f"{name + ':':12} {num:6} gaps, ms: {gaps}; {phase.rate:.1f} answers/s, {phase.loads:.0f} loads")
+    churn, calm = found["churn"], found["undisturbed"]
+    print(f"answers: {json.dumps(churn.clients['answers'], sort_keys=True)}")
+    waits = churn.clients["waits_s"]
+    print(f"time of an answer: median {at(waits, 0.5):.2f} s, p99 {at(waits, 0.99):.2f} s, most {at(waits, 1):.2f} s")
+    loads, load_s = metric(text, "model_loads_total"), metric(text, "model_load_seconds_sum")
+    print(f"on demand: {loads:.0f} loads of {load_s / max(1, loads):.2f} s, "
+          f"{metric(text, 'model_evictions_total'):.0f} unloads")  # fmt: skip
+    problems = [problem for phase in found.values() for problem in phase.problems]
+    for problem in problems[:10]:
         print(problem)
-    return not seen.problems and peak <= 1.02 * budget
+    answers = churn.clients["answers"]
+    ratio = churn.gap_ms(0.99) / calm.gap_ms(0.99)
+    rows = [
+        ("answers with a status other than 200", sum(n for what, n in answers.items() if is_error(what)), 0),
+        ("answers lost", answers.get("lost", 0), 0),
+        ("answers wrong", answers.get("wrong", 0), 0),
+        ("problems of any kind", len(problems), 0),
+        ("tracebacks and restarts in the log", log.count("Traceback") + log.count("restarting"), 0),
+        ("loads in the undisturbed phase", int(calm.loads), 0),
+        (f"memory, of {budget / 2**20:.0f} MiB", round(peak / budget, 3), MAX_MEMORY),
+        ("p99 between tokens, churn to undisturbed", round(ratio, 2), MAX_RATIO),
+    ]
+    print(f"\n{'':44} {'seen':>8} {'limit':>8}")
+    for what, seen, limit in rows:
+        print(f"{what:44} {seen:8} {limit:8}  {'ok' if seen <= limit else 'FAILED'}")
+    return all(seen <= limit for _, seen, limit in rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--undisturbed-minutes", type=float, default=2, help="at most as long as --minutes")
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--fitting", type=float, default=5, help="models for which there is memory")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--budget", type=int, help="bytes, instead of those for --fitting models")
+    parser.add_argument("--folder", type=Path, help="keep the models there")
+    parser.add_argument("--log", type=Path, help="write the server's log there")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        letters, folders = make_models(root, args.models, with_adapters=6)
-        changing = list(folders)[-2:]
-        kept = {name: one for name, one in folders.items() if name not in changing}
-        guess = 8 << 30
-        budget = args.budget or budget_for(settings(root, letters, kept, guess), guess, args.fitting + 0.5)
-        with serving("--config", settings(root, letters, kept, budget)) as server:
+    with tempfile.TemporaryDirectory() as temporary:
+        root = args.folder or Path(temporary)
+        models = LetterModels.make(root, args.models, (*range(5), *range(args.models - 3, args.models - 1)), 2)
+        file, kept = Path(temporary) / "serve.yaml", list(models.folders)[:-3]
+        first = {"configured": kept[0], "switched": kept[0]}
+        budget = args.budget or budget_for(models.settings(kept, PINNED, 8 << 30, first), file, args.fitting + 0.5)
+        file.write_text(json.dumps(models.settings(kept, PINNED, budget, {"configured": kept[0]})))
+        with serving("--config", file) as server:
+            httpx.post(
+                f"{server.url}/v1/model_aliases", json={"alias": "switched", "model": kept[0]}
+            ).raise_for_status()
             peak = Peak(server)
             with peak.watched():
-                found = asyncio.run(run(server.url, letters, folders, changing, args.clients, 60 * args.minutes))
+                found = run(server, models, args, file)
             text = httpx.get(f"{server.url}/metrics").text
-            restarts = server.output().count("ended too often") + server.output().count("Traceback")
-        right = report(found, text, peak.num_bytes, budget)
-    raise SystemExit(not right or restarts > 0)
+            server.stop()
+            log = server.output()
+        if args.log:
+            args.log.write_text(log)
+        print(f"budget: {budget} bytes")
+        right = report(found, text, peak.num_bytes, budget, log)
+    raise SystemExit(not right)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,7 @@ def test_a_model_that_is_loaded_again_in_the_process_finds_its_pages(model: Path
     with built(builder, replace(config, served_model_name=("other",))) as rig:
         answer = asked(rig)
         assert (answer.token_ids, cached(answer)) == (expected, NUM_PAGES * 4)
+    assert builder._ledgers[True].reserved == int(0.01 * 2**30)  # of the tier, which outlives the models
     builder.end()
 
 

@@ -37,6 +37,19 @@ async def test_all_models_sleep_and_wake_with_the_shapes_of_vllm(client, pretend
     assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
 
 
+async def test_the_metric_of_vllm_says_how_each_model_sleeps(client):
+    await client.post("/sleep", params={"level": 2, "model": "second"})
+    lines = (await client.get("/metrics")).text.splitlines()
+    found = [line.split("{")[1] for line in lines if line.startswith("quire:engine_sleep_state{")]
+    rows = [("first", (1, 0, 0)), ("second", (0, 0, 1))]
+    states = ("awake", "weights_offloaded", "discard_all")
+    assert sorted(found) == sorted(
+        f'engine="0",model_name="{name}",sleep_state="{state}"}} {value:.1f}'
+        for name, values in rows
+        for state, value in zip(states, values, strict=True)
+    )
+
+
 async def test_one_model_sleeps_beside_another(client, pretend):
     answer = await client.post("/sleep", params={"level": 2, "mode": "wait", "model": "deux"})
     assert answer.json() == {"status": "sleeping", "level": 2}

@@ -13,6 +13,7 @@ from live_server import live
 from media_server import web_of_media
 from PIL import Image
 from plugin_site import installed
+from tenant_rig import headers_of, write_keys
 from vision_model import NUM_PATCHES, PLACE, PLUGIN, asking, data_url, png
 
 from quire.hooks import registry
@@ -44,13 +45,13 @@ def app_of(found, tmp_path):
     """An application with one model that sees, and the client that pretends to run it."""
     intakes = []
 
-    def app_of(template=CHAT_TEMPLATE, tasks=("generate",), **limits):
+    def app_of(template=CHAT_TEMPLATE, tasks=("generate",), keys=None, **limits):
         client = PretendClient(info(architecture="SeesLlamaForCausalLM", modalities=("image",), tasks=tasks))
         (one,) = served(tmp_path, client.infos, template)
         intakes.append(MediaLoader(MediaLimits(**{"private_addresses": True, **limits})))
         media = MultimodalProcessor(found, one.info, Tokenizer.load(tmp_path), intakes[-1])
         chat = replace(one.template, modalities=("image",), markers=media.markers)
-        config = ServerConfig(enable_prompt_tokens_details=True)
+        config = ServerConfig(enable_prompt_tokens_details=True, key_file=keys)
         return build_app(client, config, found, [replace(one, template=chat, media=media)]), client
 
     yield app_of
@@ -80,6 +81,23 @@ async def test_pictures_take_their_places_in_the_prompt(app_of, template):
         assert torch.equal(medium.tensors["patches"], torch.tensor([colour] * NUM_PATCHES, dtype=torch.float32))
     assert answer.json()["usage"]["prompt_tokens"] == len(ids)
     assert answer.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 3, "multimodal_tokens": 8}
+
+
+async def test_media_of_a_tenant_have_its_number_of_bytes_at_most(app_of, tmp_path):
+    size = len(png("red"))
+    tenants = {"t": {"max_media_bytes": 2 * size}}
+    write_keys(
+        tmp_path / "keys.yaml", tenants, {"k": {"tenant": "t"}, "less": {"tenant": "t", "max_media_bytes": size}}
+    )
+    app, pretend = app_of(keys=str(tmp_path / "keys.yaml"))
+    body = {"model": "tiny", "messages": asking({"url": RED}, "a", {"url": RED}), "max_tokens": 1}
+    async with http(app) as client:
+        answers = [
+            await client.post("/v1/chat/completions", json=body, headers=headers_of(key)) for key in ("k", "less")
+        ]
+    assert [answer.status_code for answer in answers] == [200, 413]
+    assert f"at most {size} bytes with this API key; these have {2 * size}" in answers[1].text
+    assert len(pretend.requests) == 1
 
 
 async def test_usage_of_text_alone_says_nothing_of_media(app_of):

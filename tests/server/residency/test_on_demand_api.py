@@ -1,6 +1,7 @@
 """What clients see of models that are loaded on demand: lists, states, answers, errors, metrics."""
 
 import asyncio
+from dataclasses import replace
 
 from model_requests import error_of, load, unload
 
@@ -48,6 +49,31 @@ async def test_a_model_is_listed_loaded_when_asked_for_and_leaves_for_another(cl
     assert 'quire:model_state{engine="0",model_name="two",state="ready"} 1.0' in text
     assert "quire:requests_waiting_for_models 0.0" in text
     assert "quire:model_load_seconds_count 3.0" in text
+
+
+async def test_a_sleeping_model_counts_with_what_it_holds(client, pretend):
+    pretend.infos = (replace(pretend.infos[0], kv_cache_bytes=25), *pretend.infos[1:])
+    app = client._transport.app
+    room = app.state.service.residency.room
+    (first,) = [one for one in app.state.service.residency.registrations if one.name == "first"]
+    first.loaded(pretend.infos[0], 0.0)
+    sizes = [room.bytes_of(first)]
+    for level in (1, 2):
+        await client.post("/sleep", params={"model": "first", "level": level})
+        sizes.append(room.bytes_of(first))
+    await client.post("/wake_up")
+    assert [*sizes, room.bytes_of(first)] == [40, 15, 0, 40]
+
+
+async def test_an_alias_may_get_a_model_that_is_being_unloaded_for_another(client, pretend):
+    pretend.drain.clear()
+    asking = asyncio.create_task(complete(client, "one")), asyncio.create_task(complete(client, "two"))
+    await until(client, "first", "draining")
+    answer = await client.post("/v1/model_aliases", json={"alias": "chat", "model": "first"})
+    assert answer.status_code == 200
+    pretend.drain.set()
+    assert [(await task).status_code for task in asking] == [200, 200]
+    assert (await complete(client, "chat")).headers["x-quire-model"] == "first"
 
 
 async def test_too_many_waiting_requests_and_unknown_and_broken_models_get_a_sentence(client, pretend):

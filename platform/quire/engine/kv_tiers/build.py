@@ -17,6 +17,7 @@ from quire.engine.kv_tiers.model_scope import ModelScope
 from quire.engine.kv_tiers.tier import Tier
 from quire.engine.kv_tiers.tier_stack import TierStack
 from quire.engine.loading.load import LoadedModel
+from quire.engine.memory.ledger import MemoryUse
 from quire.hooks.call_stats import call_plugin
 from quire.records import KvStore, KvStoreContext, Registry
 from quire.settings.model_config import ModelConfig
@@ -57,6 +58,11 @@ class SharedTiers:
                     self._stores[name] = _tier(chosen, self._registry)
                 tiers.append(self._stores[name])
             return TierStack(tiers)
+
+    def memory(self, config: ModelConfig | None = None) -> MemoryUse:
+        """What the tier in host memory may take, with this model too."""
+        has = self._host.store.capacity if self._host is not None and isinstance(self._host.store, HostStore) else 0
+        return MemoryUse(weights=0, swap=max(has, int(config.kv_offloading_size * 2**30) if config else 0))
 
     def close(self) -> None:
         """Close all stores of the process."""

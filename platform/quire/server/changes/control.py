@@ -20,6 +20,7 @@ from quire.server.service.client_protocol import SleepersProtocol
 from quire.server.service.model_loads import ModelLoad, ModelLoads
 from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.new_models import NewModels, check_model_name
+from quire.server.tenants.ticket import may_use_model
 
 log = logging.getLogger("quire.server")
 
@@ -37,22 +38,34 @@ class RunningModels:
         new_models: NewModels,
         sleepers: SleepersProtocol,
         has_adapter: Callable[[str], bool],
+        is_restarting: Callable[[], bool] = lambda: False,
     ) -> None:
+        """is_restarting: whether a new engine process loads the models again."""
         self._models, self._loads, self._client_loads = models, loads, client_loads
-        self._new_models = new_models
+        self._new_models, self._is_restarting = new_models, is_restarting
         self._sleepers, self._has_adapter = sleepers, has_adapter
 
     # --- models ------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """The state of every model by name: unloaded, loading, ready, sleeping, draining or failed."""
-        found: dict[str, str] = {name: load.state for name, load in self._loads.all().items()}
-        found |= {served.info.name: "draining" for served in self._models.leaving}
-        found |= {one.name: one.state_of_unloaded for one in self._client_loads.registrations.unloaded()}
-        return found | {served.info.name: self._state(served) for served in self._models.all}
+        """The state by name of every model that the sender of the current request may use: unloaded, loading, ready,
+        sleeping, draining or failed."""
+        served = (*self._models.leaving, *self._models.all)
+        known = (*self._loads.all().values(), *self._client_loads.registrations.unloaded())
+        found = {one.name: one for one in known} | {one.info.name: one for one in served}
+        return {name: self.state_of(one) for name, one in found.items() if may_use_model(name)}
 
-    def _state(self, served: ServedModel) -> str:
-        return "ready" if self._sleepers.sleep_of(served.info.name) is None else "sleeping"
+    def state_of(self, found: ServedModel | ModelLoad | Registration) -> str:
+        """The state of one model, as `states` has it."""
+        if isinstance(found, Registration):
+            return found.state_of_unloaded
+        if isinstance(found, ModelLoad):
+            return found.state
+        if found in self._models.leaving:
+            return "draining"
+        if self._sleepers.sleep_of(found.info.name) is not None:
+            return "sleeping"
+        return "loading" if self._is_restarting() else "ready"
 
     async def load(
         self, name: str, model: str, settings: Mapping[str, Any] | None = None, wait: bool = True
@@ -180,7 +193,8 @@ class RunningModels:
         """The name of the model of a target."""
         if self._models.aliases.get(name) is not None:
             raise BadRequest(f"`{name:.200}` is an alias; an alias must stand for a model.", param)
-        self._models.check_stays(name)
+        if self._client_loads.registrations.get(name) is None:  # else it comes back when a request asks for it
+            self._models.check_stays(name)
         if (base := self._name_of(name)) is not None:
             return base
         if self._has_adapter(name):

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from quire.server.metrics.kv_tier_metrics import KV_COUNTERS, TIER_COUNTERS, TIER_GAUGES
+from quire.server.service.client_protocol import SleepProtocol
 from quire.types import EngineStats, ModelInfo, SpeculationStats, StateStats
 
 ENGINE = "engine"
@@ -78,6 +79,12 @@ _SOURCES: Mapping[str, _Value] = {
     "local_cache_hit": lambda s: s.num_cached_tokens_total,
 }
 
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""Values of the label of `engine_sleep_state`, by the level of the sleep; the names are vLLM's."""
+
+SleepOf: TypeAlias = Callable[[str], SleepProtocol | None]
+"""How a model sleeps; None: it is awake."""
+
 _Family: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
 _BY_LABEL: Mapping[str, tuple[_Family, str, str, Mapping[str, _Value]]] = {
     "num_preemptions": (CounterMetricFamily, "Preemptions of running sequences.", "kind", _PREEMPTIONS),
@@ -99,8 +106,8 @@ _BY_LABEL: Mapping[str, tuple[_Family, str, str, Mapping[str, _Value]]] = {
 class EngineMetrics(Collector):
     """Makes metric families from the latest statistics and the server's own counts."""
 
-    def __init__(self, prefix: str, infos: Sequence[ModelInfo]) -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: str, infos: Sequence[ModelInfo], sleep_of: SleepOf) -> None:
+        self._prefix, self._sleep_of = prefix, sleep_of
         self._infos: dict[str, ModelInfo] = {}
         self.plugin_rows: Sequence[Mapping[str, Any]] = ()
         self.latest: dict[tuple[str, int], EngineStats] = {}
@@ -142,6 +149,7 @@ class EngineMetrics(Collector):
                 yield self._family(family, name, help, [ENGINE], {key: number(s) for key, s in states.items()})
         yield from self._drafts()
         yield from self._tiers(latest)
+        yield self._sleep_states(latest)
         for name, (family, help, label, values) in _BY_LABEL.items():
             rows = {(*key, kind): value(s) for key, s in latest.items() for kind, value in values.items()}
             yield self._family(family, name, help, [ENGINE, label], rows)
@@ -171,6 +179,15 @@ class EngineMetrics(Collector):
             [ENGINE, "position"],
             {(*key, str(i)): n for key, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
         )
+
+    def _sleep_states(self, latest: Iterable[tuple[str, int]]) -> Metric:
+        rows = {}
+        for key in latest:
+            sleep = self._sleep_of(key[0])
+            level = 0 if sleep is None else sleep.level
+            rows |= {(*key, state): float(number == level) for number, state in enumerate(SLEEP_STATES)}
+        help = "Whether a model is awake, or sleeps with its weights in host memory or without; 1 for what holds."
+        return self._family(GaugeMetricFamily, "engine_sleep_state", help, [ENGINE, "sleep_state"], rows)
 
     def _tiers(self, latest: Mapping[tuple[str, int], EngineStats]) -> Iterable[Metric]:
         kept = {key: s.kv_tiers for key, s in latest.items() if s.kv_tiers is not None}

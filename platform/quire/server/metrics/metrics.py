@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from quire.server.metrics.adapter_metrics import AdapterMetrics
 from quire.server.metrics.client_usage import ClientUsages
-from quire.server.metrics.engine_metrics import EngineMetrics
+from quire.server.metrics.engine_metrics import EngineMetrics, SleepOf
 from quire.server.metrics.histograms import (
     INTER_TOKEN_S,
     LATENCY_S,
@@ -47,12 +47,14 @@ class Timings:
 class Metrics:
     """All metrics of one server, in their own registry."""
 
-    def __init__(self, infos: Sequence[ModelInfo], prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(
+        self, infos: Sequence[ModelInfo], prefix: str = DEFAULT_PREFIX, sleep_of: SleepOf = lambda name: None
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.clients = ClientUsages()
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=self.registry)
-        self._engines = EngineMetrics(prefix, infos)
+        self._engines = EngineMetrics(prefix, infos, sleep_of)
         self.registry.register(self._engines)
         self._adapters = AdapterMetrics(prefix, self._engines.latest)
         self.registry.register(self._adapters)

@@ -16,24 +16,23 @@ from quire.types.adapter_info import AdapterInfo
 
 def model_details(service: Service, found: ServedModel | ModelLoad | Registration, alias: str) -> dict[str, Any]:
     """The details of a model that is served, being loaded or unloaded, is loaded on demand or could not be loaded."""
+    state = service.control.state_of(found)
     if isinstance(found, Registration):
         error = found.error.message if found.error is not None else None
         names = [info.name for info in found.adapters]
-        return {**unloaded_card(found, alias), **_details(found.state_of_unloaded, 0.0, error, None, names)}
+        progress = service.client.load_progress(found.name) if state == "loading" else 0.0
+        return {**unloaded_card(found, alias), **_details(state, progress, error, None, names)}
     if isinstance(found, ModelLoad):
         error = found.error.message if found.error is not None else None
         card = _card(alias, found.root, None)
-        return {**card, **_details(found.state, service.client.load_progress(found.name), error, None, [])}
+        return {**card, **_details(state, service.client.load_progress(found.name), error, None, [])}
     name = found.info.name
     adapters = [info.name for info in service.adapters.ready() if info.model == name]
     now = {info.name: info for info in service.client.models()}.get(name, found.info)
     sizes = {"weights": now.weight_bytes, "kv_cache": now.kv_cache_bytes, "state": now.state_bytes}
-    state, progress = "draining" if found in service.models.leaving else "ready", 1.0
     if (sleep := service.client.sleepers.sleep_of(name)) is not None:
-        state, progress = "sleeping", service.client.load_progress(name)
         sizes = {"weights": sizes["weights"] * sleep.has_weights, "kv_cache": 0, "state": 0}
-    elif service.client.unavailable is not None:  # the engine process is being restarted
-        state, progress = "loading", service.client.load_progress(name)
+    progress = service.client.load_progress(name) if state in ("sleeping", "loading") else 1.0
     return {**model_card(found, alias), **_details(state, progress, None, sizes, adapters)}
 
 

@@ -39,7 +39,7 @@ def build_residency(
         one.last_used = now
     found = Registrations(registered, models, client.adapters, keeps_all=config.memory_budget is not None)
     meter = MemoryMeter(budget=config.memory_budget, num_engines=config.data_parallel_size)
-    room = Room(found, client.adapters, meter, lambda: client.memory_limit, inflight.models)
+    room = Room(found, client.adapters, meter, lambda: client.memory_limit, inflight.models, client.sleepers.sleep_of)
     waiting = Waiting(config.max_model_waiters, config.model_wait_timeout_s)
     metrics = ResidencyMetrics(config.metrics_prefix, registry)
     residency = Residency(found, room, loads, client, waiting, metrics)

@@ -69,6 +69,14 @@ class Registration:
         swap = int(self.config.swap_space * 2**30)
         return self.size.weights + self.size.kv_cache(self.config, limit, num_models) + swap
 
+    @property
+    def num_bytes_asleep(self) -> int:
+        """What the model takes while it sleeps with its weights: all but its KV cache and swap space."""
+        if self.info is None:
+            return self.size.weights
+        swap = int(self.config.swap_space * 2**30)
+        return max(0, self.info.memory_bytes - self.info.kv_cache_bytes - swap)
+
     def resident(self, num_bytes: int, *, moves: bool, is_busy: bool) -> Resident:
         """The model as the policy sees it. moves: models that were loaded at the start may be unloaded for others."""
         return Resident(

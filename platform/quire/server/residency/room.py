@@ -11,15 +11,15 @@ from quire.server.residency.memory_meter import MemoryMeter
 from quire.server.residency.policy import Resident, Wanted
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
-from quire.server.service.client_protocol import AdapterClientProtocol
+from quire.server.service.client_protocol import AdapterClientProtocol, SleepProtocol
 from quire.settings.model_groups.residency_config import ON_DEMAND
 
 
 class Room:
     """known_limit: bytes for models that the engine process has computed. incoming: bytes of models that clients load.
 
-    in_flight: names of models that jobs run on, also jobs that outlive their requests. If there is a budget, models
-    that were loaded at the start may be unloaded for others, too.
+    in_flight: names of models that jobs run on, also jobs that outlive their requests. sleep_of: how a model sleeps. If
+    there is a budget, models that were loaded at the start may be unloaded for others, too.
     """
 
     def __init__(
@@ -29,9 +29,10 @@ class Room:
         meter: MemoryMeter,
         known_limit: Callable[[], int],
         in_flight: Callable[[], Set[str]] = frozenset,
+        sleep_of: Callable[[str], SleepProtocol | None] = lambda name: None,
     ) -> None:
         self._registrations, self._adapters, self.meter = registrations, adapters, meter
-        self._known_limit, self.in_flight = known_limit, in_flight
+        self._known_limit, self.in_flight, self._sleep_of = known_limit, in_flight, sleep_of
         self.incoming: dict[str, int] = {}
 
     @property
@@ -39,13 +40,17 @@ class Room:
         return self.meter.budget is not None
 
     def bytes_of(self, one: Registration) -> int:
-        """What a model takes when it is loaded, with the adapters that CPU memory holds."""
+        """What a model takes when it is loaded, less if it sleeps, with the adapters that CPU memory holds."""
         return self._bytes_of(one, self._bytes_of_adapters())
 
     def _bytes_of(self, one: Registration, of_adapters: Mapping[str, Sequence[int]]) -> int:
         sizes = [*(info.num_bytes for info in one.adapters), *of_adapters.get(one.name, ())]
         most = one.config.max_cpu_loras or max(32, one.config.max_loras)
-        of_model = one.num_bytes(self._known_limit() or math.inf, len(self._registrations))
+        sleep = self._sleep_of(one.name)
+        if sleep is None:
+            of_model = one.num_bytes(self._known_limit() or math.inf, len(self._registrations))
+        else:
+            of_model = one.num_bytes_asleep if sleep.has_weights else 0
         return of_model + sum(nlargest(most, sizes))
 
     def _bytes_of_adapters(self) -> Mapping[str, Sequence[int]]:

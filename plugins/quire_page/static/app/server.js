@@ -4,15 +4,17 @@ import { useCallback, useEffect, useState } from "../vendor/preact-htm.js";
 import { getJson } from "./requests.js";
 
 export function useServer() {
-  const [state, setState] = useState({ models: [], adapters: [], version: "", error: null, loaded: false });
+  const [state, setState] = useState({ models: [], states: [], adapters: [], version: "", error: null, loaded: false });
   const refresh = useCallback(async () => {
     try {
-      const [models, adapters, { version }] = await Promise.all([
+      const [models, states, adapters, { version }] = await Promise.all([
         getJson("ui/models"),
+        getJson("ui/states"),
         getJson("v1/adapters"),
         getJson("version"),
       ]);
-      setState({ models: models.data, adapters: adapters.data, version, error: null, loaded: true });
+      const data = await Promise.all(states.data.map(detailed));
+      setState({ models: models.data, states: data, adapters: adapters.data, version, error: null, loaded: true });
       return adapters.data;
     } catch (error) {
       setState((before) => ({ ...before, error, loaded: true }));
@@ -23,6 +25,13 @@ export function useServer() {
     refresh();
   }, []);
   return { ...state, refresh };
+}
+
+// The state of a model, with its progress or error if there is one; a model that is gone meanwhile has neither.
+async function detailed(row) {
+  if (row.state !== "loading" && row.state !== "failed") return row;
+  const card = await getJson(`v1/models/${encodeURIComponent(row.id)}`).catch(() => null);
+  return { ...row, progress: card?.progress ?? null, error: card?.error ?? null };
 }
 
 // The model of a name: its own, or that of an adapter's base model.

@@ -10,6 +10,7 @@ import { LoadForm } from "./load_form.js";
 import { LoadModelForm } from "./load_model.js";
 
 const POLL_MS = 400;
+const PASSING = ["loading", "draining", "retired"];
 
 export function Models({ server, active, onUse }) {
   const [error, setError] = useState(null);
@@ -17,7 +18,9 @@ export function Models({ server, active, onUse }) {
   const [leaving, unloadModel] = useUnloads(server.refresh, setModelError);
   const chats = chatChoices(server).flatMap(({ model }) => model.aliases);
   const useOf = (name) => chats.includes(name) && onUse;
-  const busy = server.adapters.some(({ state }) => state === "loading" || state === "retired");
+  const busy = [...server.adapters, ...server.states].some(({ state }) => PASSING.includes(state));
+  const states = Object.fromEntries(server.states.map((row) => [row.id, row]));
+  const others = server.states.filter(({ id }) => !server.models.some((model) => model.id === id));
 
   useEffect(() => {
     if (active) server.refresh();
@@ -46,6 +49,7 @@ export function Models({ server, active, onUse }) {
           <thead>
             <tr>
               <th scope="col">Model</th>
+              <th scope="col">State</th>
               <th scope="col" class="number">Parameters</th>
               <th scope="col">Weights</th>
               <th scope="col" class="number">Context</th>
@@ -57,9 +61,23 @@ export function Models({ server, active, onUse }) {
           <tbody>
             ${server.models.map(
               (model) =>
-                html`<${Model} key=${model.id} model=${model} onUse=${useOf(model.id)} onUnload=${unloadModel} />`,
+                html`
+                  <${Model}
+                    key=${model.id}
+                    model=${model}
+                    state=${states[model.id]}
+                    onUse=${useOf(model.id)}
+                    onUnload=${unloadModel}
+                  />
+                `,
             )}
-            ${server.loaded && !server.models.length && html`<tr><td colspan="7">No model is served.</td></tr>`}
+            ${others.map((row) => html`<${Other} key=${row.id} row=${row} onUnload=${unloadModel} />`)}
+            ${
+              server.loaded &&
+              !server.models.length &&
+              !others.length &&
+              html`<tr><td colspan="8">No model is served.</td></tr>`
+            }
           </tbody>
         </table>
       </div>
@@ -96,9 +114,35 @@ export function Models({ server, active, onUse }) {
   `;
 }
 
-const Model = ({ model, onUse, onUnload }) => html`
+const State = ({ row }) =>
+  row &&
+  html`
+    <span class="state ${row.state}">${row.state}</span>
+    ${
+      row.state === "loading" &&
+      html`<progress aria-label="${row.id} is being loaded" max="1" value=${row.progress ?? 0}></progress>`
+    }
+    ${row.error && html`<p class="problem">${row.error}</p>`}
+  `;
+
+// A model that takes no requests now, or waits for the first.
+const Other = ({ row, onUnload }) => html`
+  <tr>
+    <th scope="row">${row.id}</th>
+    <td colspan="6"><${State} row=${row} /></td>
+    <td class="buttons">
+      ${
+        row.state !== "draining" &&
+        html`<button type="button" aria-label="Unload ${row.id}" onClick=${() => onUnload(row.id)}>Unload</button>`
+      }
+    </td>
+  </tr>
+`;
+
+const Model = ({ model, state, onUse, onUnload }) => html`
   <tr>
     <th scope="row">${model.id}<br /><span class="hint">${model.architecture}</span></th>
+    <td><${State} row=${state} /></td>
     <td class="number">${short(model.num_parameters)}</td>
     <td>${model.dtype} on ${model.device}</td>
     <td class="number">${model.max_model_len} tokens</td>
