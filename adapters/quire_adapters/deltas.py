@@ -44,7 +44,7 @@ class SlotWeights(Generic[W]):
                 yield segments.tokens[mine].long(), segments.weights[mine], self._weights[slot]
 
     def is_batch_invariant(self, segments: Any) -> bool:
-        """As `ProjectionDelta.is_batch_invariant`: it is where no adapter in use changes the module."""
+        """Whether no bit of a row depends on the other rows: where no adapter in use changes the module."""
         return isinstance(segments, Segments) and not any(
             slot in self._weights for slot in segments.host.slots.tolist()
         )

@@ -111,7 +111,7 @@ class CpuAdapterSlots:
         return self._adapter_slots[slot] is None
 
     def is_batch_invariant(self, segments: Any) -> bool:
-        """As `ProjectionDelta.is_batch_invariant`."""
+        """Whether no bit of a row depends on the other rows: where the kernels compute all adapters."""
         return isinstance(segments, Segments)
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:

@@ -45,7 +45,7 @@ class Amounts:
         self._sums = np.zeros((len(code), 2))
 
     def add(self, step: StepStruct, fwd: Any) -> None:
-        """Count one run."""
+        """Count the instructions of a run that was timed."""
         for i, instruction in enumerate(self._code):
             tokens = step.num_selected if instruction.selected else step.tokens
             size = 2 if step.is_bf16 else 4
