@@ -185,6 +185,8 @@ class LinearOp(Protocol):
     linear(weight, bias)(x) = x weightᵀ + bias
     weight [N, M]; bias [N] or None. Must be bound again whenever the weight changes. gated: as a rule only `gated_act`
     reads the outputs (a packing hint that does not change the result).
+    Optional attribute of an implementation, `takes_parts`: whether `weight` may also be a sequence of matrices, which
+    have the rows of the weight, one after the other.
     """
 
     def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear: ...

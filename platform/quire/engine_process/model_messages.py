@@ -117,7 +117,7 @@ class ModelMessageHandler:
         self._registry, self._builder = registry, builder
         self._loads: dict[str, _Load] = {}
         self._asleep: dict[str, EngineProtocol] = {}  # with weights and without a KV cache
-        self._loading = ThreadPoolExecutor(1, "model-loader", initializer=compute_when_idle, initargs=(0.5,))
+        self._loading = ThreadPoolExecutor(1, "model-loader", initializer=compute_when_idle, initargs=(1.0,))
         self._closing = ThreadPoolExecutor(1, "model-closer")
 
     def handle(self, message: LoadModel | UnloadModel | wire.SleepModel | wire.WakeModel) -> None:
