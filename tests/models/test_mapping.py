@@ -146,7 +146,7 @@ class PartsLinear:
     def __call__(self, weight: Any, bias: Tensor | None, gated: bool = False) -> Any:
         self.bound.append(weight)
         whole = weight if isinstance(weight, Tensor) else torch.cat(list(weight))
-        return SimpleNamespace(unpacked=whole.index_select, weight=whole)
+        return SimpleNamespace(unpacked=whole.index_select, weight=whole.clone())
 
 
 def loader_of(linear: PartsLinear, decoder: Decoder) -> tuple[Any, CheckpointLoader]:
