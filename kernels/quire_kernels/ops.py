@@ -165,6 +165,7 @@ class BoundLinear(Protocol):
     `unpacked(rows)`: rows of the weight (int64 ids, None = all); then the caller need not keep the original weight.
     `argmax(x)`, x [rows, M]: for each row the result of the op `argmax` on bound(x, float32=True), as a list.
     `element_bytes`: bytes that it reads for one weight element; without it, the size of the weight's data type.
+    `batch_invariant`: whether no bit of a row of the result depends on the other rows; without it, that is not known.
     """
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor: ...
@@ -185,18 +186,14 @@ class LinearOp(Protocol):
     linear(weight, bias)(x) = x weightᵀ + bias
     weight [N, M]; bias [N] or None. Must be bound again whenever the weight changes. gated: as a rule only `gated_act`
     reads the outputs (a packing hint that does not change the result).
-    Optional attribute of an implementation, `takes_parts`: whether `weight` may also be a sequence of matrices, which
-    have the rows of the weight, one after the other.
+    Optional attribute `takes_parts`: whether `weight` may also be a sequence of matrices that have its rows.
     """
 
     def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear: ...
 
 
 class LinearBatched(LinearOp, Protocol):
-    """`linear` for matrices that are applied to many rows at once, as in encoders and towers.
-
-    Same meaning and signature; an implementation may use more memory for a weight to be faster.
-    """
+    """`linear` for matrices that are applied to many rows at once; it may use more memory for a weight to be faster."""
 
 
 class LinearInt8(Protocol):
