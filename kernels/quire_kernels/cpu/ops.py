@@ -250,9 +250,7 @@ class CpuOps(StateOps):
 
     linear.takes_parts = True  # type: ignore[attr-defined]
 
-    def linear_batched(
-        self, weight: Tensor, bias: Tensor | None, gated: bool = False
-    ) -> PackedLinear | SplitBf16Linear:
+    def linear_batched(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
         splits = weight.dtype == torch.float32 and self.library.isa.tiles
         return (SplitBf16Linear if splits else PackedLinear.bind)(self, weight, bias, gated)
 

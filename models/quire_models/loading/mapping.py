@@ -137,7 +137,7 @@ class CheckpointLoader:
         module, names = self._packing.get(part.parameter, (None, ()))
         complete = module if all(map(self._is_filled, names)) else None
         if module is not None and self._takes_part(module, part):
-            self._parts.setdefault(part.parameter, {})[part.view.storage_offset()] = part
+            self._parts.setdefault(part.parameter, {})[int(part.view.storage_offset())] = part
             return () if complete is None else self._pack(complete, names)
         if complete is not None and self._pack_uncopied(complete, self._parameters[part.parameter], part.tensor):
             return (part.name,)

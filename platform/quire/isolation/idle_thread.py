@@ -36,6 +36,7 @@ def compute_with(share: float) -> None:
 
     with _changes_threads, ThreadPoolExecutor(1) as pool:
         others = pool.submit(torch.get_num_threads).result()  # the default, since that thread is new
+        torch.get_num_threads()  # the first call in a thread sets the default
         torch.set_num_threads(max(1, int(share * others)))
         # That also is the default of threads that use torch for the first time later; one of those restores it.
         pool.submit(torch.set_num_threads, others).result()

@@ -4,7 +4,7 @@
 // A panel begins with its rare values, padded to the same number of cache lines in every panel, so that panels have
 // equal length; its groups follow. A group is two units of the panel.
 #pragma once
-#include "gemm/bf16_compressed.hpp"
+#include "gemm/compress.hpp"
 #include "gemm/packed.hpp"
 
 namespace quire {
