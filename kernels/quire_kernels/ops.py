@@ -185,16 +185,14 @@ class LinearOp(Protocol):
     linear(weight, bias)(x) = x weightᵀ + bias
     weight [N, M]; bias [N] or None. Must be bound again whenever the weight changes. gated: as a rule only `gated_act`
     reads the outputs (a packing hint that does not change the result).
+    Optional attribute `takes_parts`: whether `weight` may also be a sequence of matrices that have its rows.
     """
 
     def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear: ...
 
 
 class LinearBatched(LinearOp, Protocol):
-    """`linear` for matrices that are applied to many rows at once, as in encoders and towers.
-
-    Same meaning and signature; an implementation may use more memory for a weight to be faster.
-    """
+    """`linear` for matrices that are applied to many rows at once; it may use more memory for a weight to be faster."""
 
 
 class LinearInt8(Protocol):

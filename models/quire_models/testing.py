@@ -5,15 +5,17 @@ It assigns scattered pages, fills `ForwardBuffers` and computes the seqs in chun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quire_kernels.select import Ops
+from quire_models.loading.mapping import CheckpointLoader
+from quire_models.loading.weight_names import WeightsMapper
 from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache
@@ -128,3 +130,14 @@ def run_tokens(
             for chunk, logits in zip(step, driver.step(step), strict=True):
                 found[chunk.seq].append(logits)
     return [torch.cat(logits) for logits in found]
+
+
+def load_state_dict_into(
+    model: nn.Module, decoder: ModelPart, names: WeightsMapper, state_dict: Mapping[str, Tensor]
+) -> None:
+    """Fill a model from tensors in memory. Raises CheckpointError as `CheckpointLoader` does."""
+    loader = CheckpointLoader(model, decoder, names)
+    for name, tensor in state_dict.items():
+        if loader.needs(name):
+            loader.put(name, tensor)
+    loader.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from quire.errors import CheckpointError
 from quire_kernels import select
 from quire_models import Block, Decoder, Expert, Moe, RMSNorm, softmax_router
 from quire_models.loading import weight_names as names
-from quire_models.loading.mapping import CheckpointLoader, ParameterSlice, load_state_dict_into, parameter_slices
+from quire_models.loading.mapping import CheckpointLoader, ParameterSlice, parameter_slices
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.changes import with_blocks
-from quire_models.testing import build
+from quire_models.testing import build, load_state_dict_into
 
 
 def checkpoint(decoder: Decoder) -> dict[str, Tensor]:
@@ -131,3 +133,50 @@ def test_a_norm_with_an_offset_keeps_small_weights_in_bfloat16() -> None:
     norm: Any = model.norm
     assert norm.scale.dtype == torch.float32
     torch.testing.assert_close(norm.scale, torch.full((16,), 1.001), atol=1e-5, rtol=0)
+
+
+class PartsLinear:
+    """A linear op that keeps the matrices that it was bound with."""
+
+    takes_parts = True
+
+    def __init__(self) -> None:
+        self.bound: list[Any] = []
+
+    def __call__(self, weight: Any, bias: Tensor | None, gated: bool = False) -> Any:
+        self.bound.append(weight)
+        whole = weight if isinstance(weight, Tensor) else torch.cat(list(weight))
+        return SimpleNamespace(unpacked=whole.index_select, weight=whole.clone())
+
+
+def loader_of(linear: PartsLinear, decoder: Decoder) -> tuple[Any, CheckpointLoader]:
+    builder = ModuleBuilder(select.reference(), torch.float32, torch.device("cpu"), linear=linear, keep_weights=False)
+    model = decoder.build(builder)
+    return model, CheckpointLoader(model, decoder, names.LLAMA)
+
+
+def test_parts_of_a_matrix_are_packed_where_they_are() -> None:
+    linear, state = PartsLinear(), checkpoint(DECODER)
+    model, loader = loader_of(linear, DECODER)
+    q, k, v = (f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkv")
+    assert list(loader.put(v, state[v])) == []
+    assert list(loader.put(q, state[q])) == []
+    assert sorted(loader.put(k, state[k])) == sorted([q, k, v])
+    assert [part.data_ptr() for part in linear.bound[0]] == [state[name].data_ptr() for name in (q, k, v)]
+    assert not model.blocks[0].attn.qkv.weight.numel()
+    for name, tensor in state.items():
+        if name not in (q, k, v):
+            loader.put(name, tensor)
+    loader.finish()
+    assert torch.equal(model.blocks[0].attn.qkv.multiply.weight, torch.cat([state[q], state[k], state[v]]))
+
+
+def test_parts_in_another_data_type_are_copied() -> None:
+    linear, state = PartsLinear(), checkpoint(DECODER)
+    model, loader = loader_of(linear, DECODER)
+    q, k, v = (f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkv")
+    state[k] = state[k].half()
+    assert [list(loader.put(name, state[name])) for name in (q, k)] == [[], [k]]
+    assert sorted(loader.put(v, state[v])) == [q, v]
+    expected = torch.cat([state[q], state[k].float(), state[v]])
+    assert torch.equal(model.blocks[0].attn.qkv.multiply.weight, expected)

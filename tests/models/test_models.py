@@ -14,8 +14,7 @@ from torch import Tensor
 
 from quire.records import OpQuery
 from quire_kernels import select
-from quire_models.loading.mapping import load_state_dict_into
-from quire_models.testing import ChunkSpec, build, run_tokens
+from quire_models.testing import ChunkSpec, build, load_state_dict_into, run_tokens
 
 
 @pytest.mark.parametrize("case_id", CASES)

@@ -7,6 +7,7 @@ library of the process, and this library links to none of its own.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -56,6 +57,12 @@ class PanelMemory:
         taken, self._block = self._block[:units], self._block[-(-units // 16) * 16 :]
         return taken
 
+    def give_back(self, taken: Tensor) -> None:
+        """Use the memory taken last again."""
+        size = -(-len(taken) // 16) * 16
+        if taken.data_ptr() + 4 * size == self._block.data_ptr():
+            self._block = taken.as_strided((size + len(self._block),), (1,), taken.storage_offset())
+
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
@@ -64,6 +71,12 @@ class PackedWeight:
     packed: PackedMatrix
     units: Tensor
     book: PanelCodebook | None
+
+
+def row_addresses(parts: Sequence[Tensor]) -> Tensor:
+    """The addresses of the rows of contiguous matrices, one matrix after the other: int64 [rows]."""
+    steps = [part.data_ptr() + torch.arange(len(part)) * (part.shape[1] * part.itemsize) for part in parts]
+    return torch.cat(steps)
 
 
 def panel_units(inputs: int, dtype: torch.dtype) -> int:
@@ -87,32 +100,41 @@ class Library:
         """Run a program several times, each time on the tokens that the last run predicts."""
         self.functions.quire_generate(ctypes.byref(step), program, len(program), ctypes.byref(generation))
 
-    def pack(self, weight: Tensor, halves: bool) -> PackedWeight:
-        """Pack a matrix [outputs, inputs] in panels.
+    def pack(self, weight: Tensor | Sequence[Tensor], halves: bool) -> PackedWeight:
+        """Pack a matrix [outputs, inputs], or parts [n, inputs] of its rows, in panels.
 
         Panels are compressed if the matrix is bfloat16 with few distinct exponents and vectors multiply it; AMX tiles
         read uncompressed panels.
         """
-        (outputs, inputs), kind = weight.shape, DTYPES[weight.dtype]
-        weight = weight.detach().contiguous()
-        panels = self.functions.quire_panels(outputs, int(halves))
-        panel = panel_units(inputs, weight.dtype)
-        shape, threads = (outputs, inputs, int(halves)), torch.get_num_threads()
-        book = None if self.isa.tiles or weight.dtype != torch.bfloat16 else self._book(weight, shape, panel)
-        if book is None:
-            units = self.panels.take(panels * panel)
-            self.functions.quire_pack(kind, weight.data_ptr(), *shape, units.data_ptr(), threads)
-            return PackedWeight(PackedMatrix(units.data_ptr(), *shape, None), units, None)
+        parts = [weight] if isinstance(weight, Tensor) else weight
+        parts = [part.detach().contiguous() for part in parts]
+        inputs, dtype = parts[0].shape[1], parts[0].dtype
+        rows, shape = row_addresses(parts), (sum(map(len, parts)), inputs, int(halves))
+        if not self.isa.tiles and dtype == torch.bfloat16:
+            for exact in (False, True):
+                if (compressed := self._pack_compressed(rows, shape, exact)) is not None:
+                    return compressed
+        units = self.panels.take(self.functions.quire_panels(shape[0], shape[2]) * panel_units(inputs, dtype))
+        self.functions.quire_pack(DTYPES[dtype], rows.data_ptr(), *shape, units.data_ptr(), torch.get_num_threads())
+        return PackedWeight(PackedMatrix(units.data_ptr(), *shape, None), units, None)
+
+    def _pack_compressed(self, rows: Tensor, shape: tuple[int, int, int], exact: bool) -> PackedWeight | None:
+        """Compressed panels, if compression pays; values with rare exponents are stored separately.
+
+        exact: these values are counted before, else a sample says how many there may be, and None also means that some
+        panel has more.
+        """
+        book, threads, panel = PanelCodebook(), torch.get_num_threads(), panel_units(shape[1], torch.bfloat16)
+        self.functions.quire_plan_compression(rows.data_ptr(), *shape, int(exact), ctypes.byref(book), threads)
+        if book.head * MAX_RARE_SHARE > panel * 4:
+            return None
+        panels = self.functions.quire_panels(shape[0], shape[2])
         units = self.panels.take(panels * (book.head // 4 + panel * 3 // 4))
         packed = PackedMatrix(units.data_ptr(), *shape, ctypes.addressof(book))
-        self.functions.quire_pack_compressed(weight.data_ptr(), ctypes.byref(packed), threads)
-        return PackedWeight(packed, units, book)
-
-    def _book(self, weight: Tensor, shape: tuple[int, int, int], panel: int) -> PanelCodebook | None:
-        """Code book for compressed panels, if compression pays; values with rare exponents are stored separately."""
-        book = PanelCodebook()
-        self.functions.quire_plan_compression(weight.data_ptr(), *shape, ctypes.byref(book), torch.get_num_threads())
-        return book if book.head * MAX_RARE_SHARE <= panel * 4 else None
+        if self.functions.quire_pack_compressed(rows.data_ptr(), ctypes.byref(packed), threads):
+            return PackedWeight(packed, units, book)
+        self.panels.give_back(units)
+        return None
 
     def unpack(self, packed: PackedMatrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows `ids` (int64) of a packed matrix: [len(ids), inputs]."""
@@ -138,8 +160,8 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_generate, None, pointer, pointer, size, pointer)
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
-    _declare(functions.quire_plan_compression, None, pointer, size, size, number, pointer, number)
-    _declare(functions.quire_pack_compressed, None, pointer, pointer, number)
+    _declare(functions.quire_plan_compression, None, pointer, size, size, number, number, pointer, number)
+    _declare(functions.quire_pack_compressed, number, pointer, pointer, number)
     _declare(functions.quire_panels, size, size, number)
     _declare(functions.quire_pack_int8, None, number, pointer, size, size, number, pointer, pointer, number)
     _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)

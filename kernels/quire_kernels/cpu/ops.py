@@ -245,12 +245,12 @@ class CpuOps(StateOps):
         self.run(Op.ACT, [rows], out.view(rows.shape), act=ACTS.index(act))
         return out
 
-    def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> PackedLinear:
+    def linear(self, weight: Tensor | Sequence[Tensor], bias: Tensor | None, gated: bool = False) -> PackedLinear:
         return PackedLinear.bind(self, weight, bias, gated)
 
-    def linear_batched(
-        self, weight: Tensor, bias: Tensor | None, gated: bool = False
-    ) -> PackedLinear | SplitBf16Linear:
+    linear.takes_parts = True  # type: ignore[attr-defined]
+
+    def linear_batched(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
         splits = weight.dtype == torch.float32 and self.library.isa.tiles
         return (SplitBf16Linear if splits else PackedLinear.bind)(self, weight, bias, gated)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -46,11 +46,21 @@ def parameter_slices(model: nn.Module) -> dict[str, ParameterSlice]:
     return found
 
 
+class _Part(NamedTuple):
+    """A tensor of the checkpoint: its name there, and the parameter with the view that it fills."""
+
+    name: str
+    parameter: str
+    view: Tensor
+    tensor: Tensor
+
+
 class CheckpointLoader:
     """Copies the tensors of one checkpoint, in any order, to the parameters.
 
     Modules that pack their matrices do so as soon as their parameters are complete, so that these are freed before the
-    next are filled; the others process their weights at the end.
+    next are filled, or as soon as all parts are there, if these need not be copied to a parameter; the others process
+    their weights at the end.
     Raises CheckpointError, naming the tensor, for one that is unknown, has the wrong shape or occurs twice, and
     at the end for a parameter that is not completely filled. Not thread-safe.
     """
@@ -63,6 +73,7 @@ class CheckpointLoader:
         self._filled: dict[str, int] = dict.fromkeys(self._parameters, 0)
         self._quantizable = _quantizable(model)
         self._packing = _packing(self._quantizable)
+        self._parts: dict[str, dict[int, _Part]] = {}
         self._processed: set[object] = set()
         self._came_from: dict[str, str] = {}
         self._held: set[str] = set()
@@ -96,9 +107,12 @@ class CheckpointLoader:
             )
         return self._parameters[slice_.parameter].data[slice_.index], ours
 
-    def put(self, name: str, weight: Any) -> None:
+    def put(self, name: str, weight: Any) -> Sequence[str]:
         """Store one checkpoint tensor: copy it (any dtype, any device) to its parameter, or give it, quantized as
         `quire.records.CheckpointFormat.read` returns it, to the module of the parameter.
+
+        Returns the names of tensors whose memory is needed no more: a part of a matrix that is packed without a copy is
+        needed until all parts are there.
         """
         ours = self._names.rename(name)
         if ours in self._came_from:
@@ -115,18 +129,41 @@ class CheckpointLoader:
             transform = self._names.transform(ours)
             tensor = tensor if transform is None else transform(tensor, self._decoder)
             _check_shape(name, tensor.shape, view.shape)
-            self._store(parameter, tensor, view)
+            return self._store(_Part(name, parameter, view, tensor))
+        return (name,)
 
-    def _store(self, parameter: str, tensor: Tensor, view: Tensor) -> None:
-        """Copy a tensor to the view of a parameter, and pack the matrix if it is complete now."""
-        module, names = self._packing.get(parameter, (None, ()))
+    def _store(self, part: _Part) -> Sequence[str]:
+        """Copy or keep a part of a parameter, and pack the matrix if it is complete now. Returns what `put` does."""
+        module, names = self._packing.get(part.parameter, (None, ()))
         complete = module if all(map(self._is_filled, names)) else None
-        if complete is not None and self._pack_uncopied(complete, self._parameters[parameter], tensor):
-            return
+        if module is not None and self._takes_part(module, part):
+            self._parts.setdefault(part.parameter, {})[int(part.view.storage_offset())] = part
+            return () if complete is None else self._pack(complete, names)
+        if complete is not None and self._pack_uncopied(complete, self._parameters[part.parameter], part.tensor):
+            return (part.name,)
         with torch.no_grad():
-            view.copy_(tensor)
-        if complete is not None:
-            self._process(complete)
+            part.view.copy_(part.tensor)
+        return (part.name,) if complete is None else (part.name, *self._pack(complete, names))
+
+    def _takes_part(self, module: PackingModule, part: _Part) -> bool:
+        """Whether a tensor is rows of a matrix that the module can pack from where they are."""
+        whole = self._parameters[part.parameter].data
+        is_rows = whole.dim() == 2 and part.view.shape[1:] == whole.shape[1:]
+        return is_rows and getattr(module, "takes_parts", False) and _form(part.tensor) == _form(part.view)
+
+    def _pack(self, module: PackingModule, names: Sequence[str]) -> Sequence[str]:
+        """Pack the complete matrix of a module; returns the names of the tensors that were kept for it."""
+        kept = [self._parts.pop(name) for name in names if name in self._parts]
+        used = [part for parts in kept for _, part in sorted(parts.items())]
+        if used and sum(map(len, (part.view for part in used))) == len(self._parameters[used[0].parameter]):
+            module.bind_parts([part.tensor for part in used])
+            self._processed.add(module)
+        else:
+            with torch.no_grad():
+                for part in used:
+                    part.view.copy_(part.tensor)
+            self._process(module)
+        return [part.name for part in used]
 
     def _pack_uncopied(self, module: PackingModule, parameter: nn.Parameter, tensor: Tensor) -> bool:
         """Pack a tensor of a file in place of a whole parameter; False if the module needs a copy of it."""
@@ -172,6 +209,9 @@ class CheckpointLoader:
         for slice_, view in self.absent_slices(self._came_from):
             view.zero_()
             self._filled[slice_.parameter] += view.numel()
+        for module, names in [self._packing[parameter] for parameter in self._parts]:
+            if all(map(self._is_filled, names)):
+                self._pack(module, names)
         missing = [self._describe(name) for name in self._parameters if not self._is_filled(name)]
         if missing:
             more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
@@ -210,12 +250,15 @@ def _quantizable(model: nn.Module) -> dict[str, QuantizableModule]:
 class PackingModule(Protocol):
     """A module that processes its weights into matrices that its ops keep, and then empties the parameters.
 
-    keeps_weights: it does not empty them.
+    keeps_weights: it does not empty them. Optional: takes_parts, whether it can also bind the rows of its only matrix
+    where they are, with `bind_parts`.
     """
 
     keeps_weights: bool
 
     def process_weights(self) -> None: ...
+
+    def bind_parts(self, parts: Sequence[Tensor]) -> None: ...
 
 
 def _packing(modules: Mapping[str, Any]) -> dict[str, tuple[PackingModule, list[str]]]:
@@ -254,14 +297,3 @@ def process_weights(model: nn.Module, processed: Container[object] = ()) -> None
         process = getattr(module, "process_weights", None)
         if process is not None and module not in processed:
             process()
-
-
-def load_state_dict_into(
-    model: nn.Module, decoder: ModelPart, names: WeightsMapper, state_dict: Mapping[str, Tensor]
-) -> None:
-    """Fill a model from tensors in memory. Raises CheckpointError as `CheckpointLoader` does."""
-    loader = CheckpointLoader(model, decoder, names)
-    for name, tensor in state_dict.items():
-        if loader.needs(name):
-            loader.put(name, tensor)
-    loader.finish()

@@ -126,8 +126,8 @@ def load(
             while num_ahead < READ_AHEAD and (following := next(ahead, None)) is not None:
                 prefetch(files, following)
                 num_ahead += sizes[following]
-            loader.put(name, files.read(name))
-            files.release(name)
+            for used in loader.put(name, files.read(name)):
+                files.release(used)
             progress.advance(sizes[name])
             num_ahead -= sizes[name]
     loader.finish()

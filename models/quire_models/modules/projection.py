@@ -95,6 +95,17 @@ class Projection(nn.Module):
         if not self.keeps_weights and hasattr(self.multiply, "unpacked"):
             self.weight.data = self.weight.new_empty(0, self.inputs)
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `bind_parts` may be called."""
+        return not self.keeps_weights and getattr(self._linear, "takes_parts", False)
+
+    def bind_parts(self, parts: Sequence[Tensor]) -> None:
+        """Bind a weight whose rows are in several matrices, without a copy of them in the parameter, and empty that."""
+        linear: Any = self._linear
+        self.multiply = linear(parts, self.bias, self._gated)
+        self.weight.data = self.weight.new_empty(0, self.inputs)
+
     def _bind_and_multiply(self, x: Tensor, float32: bool = False) -> Tensor:
         self.process_weights()  # not in __init__, because the weights are not loaded yet
         return self.multiply(x, float32)

@@ -14,13 +14,13 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quire.engine_process.pacing.loading_threads import LoadingThreads
 from quire.engine_process.wire import model_changes as wire
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.model_changes import LoadModel, UnloadModel, progress_reporter
 from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound
-from quire.isolation.idle_thread import compute_when_idle
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 
@@ -117,7 +117,8 @@ class ModelMessageHandler:
         self._registry, self._builder = registry, builder
         self._loads: dict[str, _Load] = {}
         self._asleep: dict[str, EngineProtocol] = {}  # with weights and without a KV cache
-        self._loading = ThreadPoolExecutor(1, "model-loader", initializer=compute_when_idle, initargs=(0.5,))
+        self._threads = LoadingThreads(loop.engines)
+        self._loading = ThreadPoolExecutor(1, "model-loader", initializer=self._threads.begin)
         self._closing = ThreadPoolExecutor(1, "model-closer")
 
     def handle(self, message: LoadModel | UnloadModel | wire.SleepModel | wire.WakeModel) -> None:
@@ -172,6 +173,7 @@ class ModelMessageHandler:
 
         def check_and_report(fraction: float) -> None:
             self._check(load)
+            self._threads.adapt()
             report(fraction)
 
         return check_and_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 
@@ -23,15 +24,19 @@ _changes_threads = threading.Lock()
 def compute_when_idle(share: float = 0.0) -> None:
     """Run the calling thread, which must be new, at idle priority, and torch's operations in it with few threads.
 
-    share: of the threads that torch has elsewhere; at least one thread is used.
+    share: see `compute_with`.
     """
+    compute_with(share)
+    run_when_idle()  # threads that torch starts for this one inherit the priority
+
+
+def compute_with(share: float) -> None:
+    """Give torch's operations in the calling thread a share of the threads that torch has elsewhere; at least one."""
     import torch
 
-    with _changes_threads:
-        others = torch.get_num_threads()  # the default, since this thread is new
+    with _changes_threads, ThreadPoolExecutor(1) as pool:
+        others = pool.submit(torch.get_num_threads).result()  # the default, since that thread is new
+        torch.get_num_threads()  # the first call in a thread sets the default
         torch.set_num_threads(max(1, int(share * others)))
         # That also is the default of threads that use torch for the first time later; one of those restores it.
-        restore = threading.Thread(target=torch.set_num_threads, args=(others,))
-        restore.start()
-        restore.join()
-    run_when_idle()  # threads that torch starts for this one inherit the priority
+        pool.submit(torch.set_num_threads, others).result()

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from quire.records import Architecture, OpQuery
 from quire_kernels import select
-from quire_models.loading.mapping import load_state_dict_into
 from quire_models.modules.blocks import DecoderModel
 from quire_models.parts.decoder import Decoder
-from quire_models.testing import ChunkSpec, build
+from quire_models.testing import ChunkSpec, build, load_state_dict_into
 
 TOLERANCE = 1e-4
 

@@ -104,6 +104,28 @@ def test_one_panel_that_is_not_like_the_others_decides(ops: CpuOps) -> None:
     assert torch.equal(matrix.unpacked(), weight)
 
 
+def test_a_panel_with_more_rare_values_than_a_sample_promises(ops: CpuOps) -> None:
+    weight = gaussian(640, 1024)
+    weight[40, :200] = 1e-30
+    matrix = ops.linear(weight, None)
+    assert matrix.packed.book is not None
+    assert torch.equal(matrix.unpacked(), weight)
+    following = ops.linear(weight[:32], None)  # beside it in memory that was given back
+    assert torch.equal(matrix.unpacked(), weight)
+    assert torch.equal(following.unpacked(), weight[:32])
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize("gated", [False, True])
+def test_parts_are_packed_as_one_matrix(ops: CpuOps, dtype: torch.dtype, gated: bool) -> None:
+    parts = [with_odd_values(outputs, 96).to(dtype) for outputs in (70, 1, 33)]
+    weight, bias = torch.cat(parts), torch.randn(104).to(dtype)
+    matrix, one = ops.linear(parts, bias, gated), ops.linear(weight, bias, gated)
+    assert torch.equal(matrix.unpacked(), weight)
+    x = torch.randn(5, 96).to(dtype)
+    assert torch.equal(matrix(x), one(x))
+
+
 def test_float32_stays_as_it_is(ops: CpuOps) -> None:
     assert ops.linear(torch.randn(64, 64), None).packed.book is None
 

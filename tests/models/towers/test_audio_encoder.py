@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quire.errors import CheckpointError
 from quire_kernels import select
 from quire_models import ModuleBuilder, TowerCall
-from quire_models.loading.mapping import load_state_dict_into
+from quire_models.testing import load_state_dict_into
 from quire_plugins.audio import whisper_encoder
 from quire_testing.tiny import reference_model
 

@@ -42,13 +42,14 @@ void quire_generate(const Step* step, const Instruction* program, int64_t count,
 // Number of panels of a packed matrix.
 int64_t quire_panels(int64_t outputs, int32_t halves) { return Packed{nullptr, outputs, 0, halves, nullptr}.panels(); }
 
-void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
+// rows: the address of each row of the matrix, as for the next functions that have it.
+void quire_pack(int32_t is_bf16, const void* const* rows, int64_t outputs, int64_t inputs, int32_t halves, void* units,
                 int32_t threads) {
   run_parallel(threads, [&](Worker& worker) {
     if (is_bf16)
-      pack(worker, static_cast<const bf16*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units));
+      pack(worker, reinterpret_cast<const bf16* const*>(rows), outputs, inputs, halves, static_cast<uint32_t*>(units));
     else
-      pack(worker, static_cast<const float*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units));
+      pack(worker, reinterpret_cast<const float* const*>(rows), outputs, inputs, halves, static_cast<uint32_t*>(units));
   });
 }
 
@@ -152,18 +153,24 @@ void quire_compress(const void* elements, int64_t count, Codebook* book, void* t
   compress(static_cast<const bf16*>(elements), count, book->upper, book->rare, static_cast<uint8_t*>(to));
 }
 
-// Determines the code book for compressed panels of w with `plan_compression`.
-void quire_plan_compression(const void* w, int64_t outputs, int64_t inputs, int32_t halves, PanelCodebook* book,
-                            int32_t threads) {
+// Determines the code book for compressed panels with `sample_code_book`; exact: the rare values are counted.
+void quire_plan_compression(const void* const* rows, int64_t outputs, int64_t inputs, int32_t halves, int32_t exact,
+                            PanelCodebook* book, int32_t threads) {
   std::vector<int64_t> counts(MAX_THREADS * 256), most_rare(MAX_THREADS);
+  const auto from = reinterpret_cast<const bf16* const*>(rows);
   run_parallel(threads, [&](Worker& worker) {
-    plan_compression(worker, static_cast<const bf16*>(w), outputs, inputs, halves, *book,
-                 reinterpret_cast<int64_t(*)[256]>(counts.data()), most_rare.data());
+    sample_code_book(worker, from, outputs, inputs, *book, reinterpret_cast<int64_t(*)[256]>(counts.data()));
+    if (exact) count_rare_values(worker, from, outputs, inputs, halves, *book, most_rare.data());
   });
 }
 
-void quire_pack_compressed(const void* w, const Packed* to, int32_t threads) {
-  run_parallel(threads, [&](Worker& worker) { pack_compressed(worker, static_cast<const bf16*>(w), *to); });
+// Returns whether the rare values had space.
+int32_t quire_pack_compressed(const void* const* rows, const Packed* to, int32_t threads) {
+  std::atomic<bool> fits{true};
+  run_parallel(threads, [&](Worker& worker) {
+    pack_compressed(worker, reinterpret_cast<const bf16* const*>(rows), *to, fits);
+  });
+  return fits;
 }
 
 // Begins an attempt of a group; returns its state, 0 if all ranks have begun.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.compiled.proxies import Proxy
-from quire_kernels.cpu.library import DTYPES, panel_units
+from quire_kernels.cpu.library import DTYPES, panel_units, row_addresses
 from quire_kernels.cpu.structs import Op, PackedMatrix
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class HeadsLinear:
         size = library.functions.quire_panels(self.outputs, 0) * panel_units(self.inputs, dtype)  # units of a head
         self._units = library.panels.take(self.heads * size)
         for head, matrix in enumerate(weight.detach()):
-            rows, to = matrix.contiguous(), self._units[head * size :].data_ptr()
+            rows, to = row_addresses([matrix.contiguous()]), self._units[head * size :].data_ptr()
             shape = self.outputs, self.inputs, 0
             library.functions.quire_pack(DTYPES[dtype], rows.data_ptr(), *shape, to, torch.get_num_threads())
         self.packed = PackedMatrix(self._units.data_ptr(), self.outputs, self.inputs, 0, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof, c_void_p
 from typing import TYPE_CHECKING
 
@@ -56,9 +57,10 @@ class PackedLinear:
         return out if x.dim() == 2 else out.view(*x.shape[:-1], self.packed.outputs)
 
     @classmethod
-    def bind(cls, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> PackedLinear:
-        """Pack a weight [outputs, inputs]."""
-        return cls(ops, ops.library.pack(weight, gated and len(weight) % 2 == 0), weight.dtype, bias)
+    def bind(cls, ops: CpuOps, weight: Tensor | Sequence[Tensor], bias: Tensor | None, gated: bool) -> PackedLinear:
+        """Pack a weight [outputs, inputs], or parts of its rows."""
+        parts = [weight] if isinstance(weight, Tensor) else weight
+        return cls(ops, ops.library.pack(parts, gated and sum(map(len, parts)) % 2 == 0), parts[0].dtype, bias)
 
     @property
     def element_bytes(self) -> float:

@@ -87,14 +87,14 @@ inline void interleave(const uint32_t (*lanes)[LANES], uint32_t* to) {
 #endif
 }
 
-// Packs one panel of w [outputs, inputs]: [unit][32].
+// Packs one panel of a matrix: [unit][32]. from: the address of each row [inputs] of the matrix.
 template <class T>
-void pack_panel(const T* w, const Packed& shape, int64_t panel, T* out) {
+void pack_panel(const T* const* from, const Packed& shape, int64_t panel, T* out) {
   constexpr int64_t STEP = LANES * PER_UNIT<T>;  // inputs at a time, so that what is written stays in the L1 cache
   const T* rows[PANEL];
   for (int lane = 0; lane < PANEL; lane++) {
     const int64_t output = shape.output(panel, lane);
-    rows[lane] = output < 0 ? nullptr : w + output * shape.inputs;
+    rows[lane] = output < 0 ? nullptr : from[output];
   }
   for (int64_t first = 0; first < padded(shape.inputs, INPUT_STEP); first += STEP) {
     const int64_t count = std::clamp<int64_t>(shape.inputs - first, 0, STEP);
@@ -116,13 +116,13 @@ void pack_panel(const T* w, const Packed& shape, int64_t panel, T* out) {
   }
 }
 
-// Packs w; `units` has space for all panels.
+// Packs a matrix of these rows; `units` has space for all panels.
 template <class T>
-void pack(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int halves, uint32_t* units) {
+void pack(Worker& worker, const T* const* rows, int64_t outputs, int64_t inputs, int halves, uint32_t* units) {
   const Packed to{units, outputs, inputs, halves, nullptr};
   const int64_t count = padded(inputs, INPUT_STEP) / PER_UNIT<T>;
   worker.each(to.panels(), [&](int64_t panel) {
-    pack_panel(w, to, panel, reinterpret_cast<T*>(units + panel * count * PANEL));
+    pack_panel(rows, to, panel, reinterpret_cast<T*>(units + panel * count * PANEL));
   });
 }
 

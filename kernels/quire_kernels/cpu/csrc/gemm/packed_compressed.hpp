@@ -4,7 +4,7 @@
 // A panel begins with its rare values, padded to the same number of cache lines in every panel, so that panels have
 // equal length; its groups follow. A group is two units of the panel.
 #pragma once
-#include "gemm/bf16_compressed.hpp"
+#include "gemm/compress.hpp"
 #include "gemm/packed.hpp"
 
 namespace quire {
@@ -13,33 +13,43 @@ constexpr int64_t COMPRESSED_UNIT_BYTES = PANEL * 3;
 
 constexpr uint32_t NO_POSITION = UINT32_MAX;  // position in the entry after the last rare value
 
-constexpr int64_t SAMPLED_OUTPUTS = 512, SAMPLE_SKIP = 8;
+// Of a large matrix, rows with this many elements or more are sampled, at most SAMPLE_SKIP rows apart.
+constexpr int64_t SAMPLED_ELEMENTS = 1 << 18, SAMPLE_SKIP = 32;
 
 // Bytes of a panel's list of rare values.
 inline int64_t rare_bytes(int64_t count) { return padded((count + 1) * static_cast<int64_t>(sizeof(Rare)), 64); }
 
-// Chooses the upper bytes for w [outputs, inputs] and the number of bytes before each panel's groups.
-inline void plan_compression(Worker& worker, const bf16* w, int64_t outputs, int64_t inputs, int halves,
-                         PanelCodebook& book, int64_t (*counts)[256], int64_t* most_rare) {
+// Space for this many rare values suffices in nearly all panels if there are `mean` in one on average.
+inline int64_t likely_most(int64_t mean) { return 2 * mean + 7; }
+
+// Chooses the upper bytes for a matrix of these rows, and the number of bytes before each panel's groups that is
+// likely to suffice.
+inline void sample_code_book(Worker& worker, const bf16* const* rows, int64_t outputs, int64_t inputs,
+                             PanelCodebook& book, int64_t (*counts)[256]) {
   std::fill_n(counts[worker.id], 256, 0);
-  // of a large matrix, a sample says which upper bytes are common; all values then say how many are not
-  const int64_t skip = outputs < SAMPLED_OUTPUTS ? 1 : SAMPLE_SKIP;
+  const int64_t skip = std::clamp<int64_t>(outputs * inputs / SAMPLED_ELEMENTS, 1, SAMPLE_SKIP);
   for (int64_t row = worker.id * skip; row < outputs; row += worker.size * skip)
-    count_upper_bytes(w + row * inputs, inputs, counts[worker.id]);
+    count_upper_bytes(rows[row], inputs, counts[worker.id]);
   worker.barrier();
   if (worker.id == 0) {
     for (int other = 1; other < worker.size; other++)
       for (int i = 0; i < 256; i++) counts[0][i] += counts[other][i];
-    choose_upper_bytes(counts[0], book.upper);
+    const int64_t rare = choose_upper_bytes(counts[0], book.upper), sampled = (outputs + skip - 1) / skip;
+    book.head = rare_bytes(likely_most((rare * PANEL + sampled - 1) / std::max<int64_t>(sampled, 1)));
   }
   worker.barrier();
+}
+
+// Sets the number of bytes before each panel's groups to what the panel with most rare values needs.
+inline void count_rare_values(Worker& worker, const bf16* const* rows, int64_t outputs, int64_t inputs, int halves,
+                              PanelCodebook& book, int64_t* most_rare) {
   most_rare[worker.id] = 0;
   const Packed shape{nullptr, outputs, inputs, halves, nullptr};
   worker.each(shape.panels(), [&](int64_t panel) {
     int64_t here = 0;
     for (int lane = 0; lane < PANEL; lane++) {
       const int64_t row = shape.output(panel, lane);
-      if (row >= 0) here += count_rare(w + row * inputs, inputs, book.upper);
+      if (row >= 0) here += count_rare(rows[row], inputs, book.upper);
     }
     most_rare[worker.id] = std::max(most_rare[worker.id], here);
   });
@@ -47,16 +57,22 @@ inline void plan_compression(Worker& worker, const bf16* w, int64_t outputs, int
   if (worker.id == 0) book.head = rare_bytes(*std::max_element(most_rare, most_rare + worker.size));
 }
 
-// Packs w [outputs, inputs] into compressed panels with the book of `to`.
-inline void pack_compressed(Worker& worker, const bf16* w, const Packed& to) {
+// Packs a matrix of these rows into compressed panels with the book of `to`. fits: set to false if a panel has more rare
+// values than `book.head` has space for; the panels are then of no use.
+inline void pack_compressed(Worker& worker, const bf16* const* rows, const Packed& to, std::atomic<bool>& fits) {
   static thread_local ScratchBuffer<bf16> buffer;
+  static thread_local ScratchBuffer<Rare> found;
   const int64_t units = padded(to.inputs, INPUT_STEP) / PER_UNIT<bf16>, elements = units * PANEL * PER_UNIT<bf16>;
-  buffer.fit(elements);
+  buffer.fit(elements), found.fit(elements);
+  const int64_t space = to.book->head / static_cast<int64_t>(sizeof(Rare)) - 1;
   worker.each(to.panels(), [&](int64_t panel) {
-    pack_panel(w, to, panel, buffer.data());
+    if (!fits.load(std::memory_order_relaxed)) return;
+    pack_panel(rows, to, panel, buffer.data());
     uint8_t* head = reinterpret_cast<uint8_t*>(const_cast<uint32_t*>(to.panel(panel, units)));
-    Rare* rare = reinterpret_cast<Rare*>(head);
-    rare[compress(buffer.data(), elements, to.book->upper, rare, head + to.book->head)].position = NO_POSITION;
+    const int64_t count = compress(buffer.data(), elements, to.book->upper, found.data(), head + to.book->head);
+    if (count > space) return fits.store(false, std::memory_order_relaxed);
+    Rare* rare = std::copy_n(found.data(), count, reinterpret_cast<Rare*>(head));
+    rare->position = NO_POSITION;
   });
 }
 

@@ -9,7 +9,7 @@
 #pragma once
 #include <algorithm>
 
-#include "gemm/bf16_compressed.hpp"
+#include "gemm/compress.hpp"
 #include "gemm/gemm.hpp"
 #include "scratch.hpp"
 #include "rowwise.hpp"

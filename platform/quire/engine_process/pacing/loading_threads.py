@@ -1,0 +1,37 @@
+"""How many threads the load of a model uses while others are served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from quire.isolation.idle_thread import compute_when_idle, compute_with
+
+SHARE_BESIDE_STEPS = 0.5
+"""Of torch's threads, also at idle priority: a thread that a step has displaced holds the others of a team up."""
+
+
+class Served(Protocol):
+    """A model that may compute."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+
+class LoadingThreads:
+    """The threads of the one thread that loads models, which calls these methods. engines: those of the step loop."""
+
+    def __init__(self, engines: Mapping[str, Served]) -> None:
+        self._engines, self._share = engines, SHARE_BESIDE_STEPS
+
+    def begin(self) -> None:
+        """Give the calling thread, which must be new, idle priority."""
+        compute_when_idle(self._share)
+
+    def adapt(self) -> None:
+        """Use all threads if no model computes now, else some."""
+        engines = list(self._engines.values())  # the loop thread may change it
+        share = SHARE_BESIDE_STEPS if any(engine.has_work for engine in engines) else 1.0
+        if share != self._share:
+            self._share = share
+            compute_with(share)
