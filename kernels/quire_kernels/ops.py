@@ -164,7 +164,8 @@ class BoundLinear(Protocol):
     where that costs nothing). Optional attributes of an implementation:
     `unpacked(rows)`: rows of the weight (int64 ids, None = all); then the caller need not keep the original weight.
     `argmax(x)`, x [rows, M]: for each row the result of the op `argmax` on bound(x, float32=True), as a list.
-    `element_bytes`: bytes read for a weight element, if not those of its type. `batch_invariant`: no row changes others.
+    `element_bytes`: bytes read for a weight element, if not those of its type.
+    `batch_invariant`: no bit of a row of the result depends on the other rows; without it, that is not known.
     """
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor: ...

@@ -50,9 +50,9 @@ class RunningModels:
     def states(self) -> dict[str, str]:
         """The state by name of every model that the sender of the current request may use: unloaded, loading, ready,
         sleeping, draining or failed."""
-        served = (*self._models.leaving, *self._models.all)
-        known = (*self._loads.all().values(), *self._client_loads.registrations.unloaded())
-        found = {one.name: one for one in known} | {one.info.name: one for one in served}
+        found: dict[str, ServedModel | ModelLoad | Registration] = dict(self._loads.all())
+        found |= {served.info.name: served for served in (*self._models.leaving, *self._models.all)}
+        found |= {one.name: one for one in self._client_loads.registrations.unloaded()}
         return {name: self.state_of(one) for name, one in found.items() if may_use_model(name)}
 
     def state_of(self, found: ServedModel | ModelLoad | Registration) -> str:

@@ -181,7 +181,7 @@ class EngineMetrics(Collector):
         )
 
     def _sleep_states(self, latest: Iterable[tuple[str, int]]) -> Metric:
-        rows = {}
+        rows: dict[tuple[str | int, ...], float] = {}
         for key in latest:
             sleep = self._sleep_of(key[0])
             level = 0 if sleep is None else sleep.level
