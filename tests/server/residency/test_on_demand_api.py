@@ -65,6 +65,17 @@ async def test_a_sleeping_model_counts_with_what_it_holds(client, pretend):
     assert [*sizes, room.bytes_of(first)] == [40, 15, 0, 40]
 
 
+async def test_a_sleeping_model_leaves_room_for_others_and_takes_it_back(client, pretend):
+    await client.post("/sleep", params={"model": "first", "level": 2})
+    assert [(await complete(client, name)).status_code for name in ("one", "two")] == [200, 200]
+    assert pretend.unloaded == []
+    assert (await client.post("/wake_up", params={"model": "first"})).status_code == 200
+    assert pretend.unloaded == [("one", False)]
+    assert (await states(client))["first"] == "ready"
+    assert (await complete(client, "one")).status_code == 200
+    assert pretend.unloaded == [("one", False), ("two", False)]
+
+
 async def test_an_alias_may_get_a_model_that_is_being_unloaded_for_another(client, pretend):
     pretend.drain.clear()
     asking = asyncio.create_task(complete(client, "one")), asyncio.create_task(complete(client, "two"))

@@ -121,10 +121,14 @@ class RunningModels:
             raise BadRequest(f"`tags` may be weights and kv_cache; got {wrong[0]:.50}.", "tags")
         names = self._chosen(model)
         try:
-            await _all(self._sleepers.wake(name, tuple(tags or TAGS)) for name in names)
+            await _all(self._wake(name, tuple(tags or TAGS)) for name in names)
         except QuireError as error:
             raise self._loads.client_error(error) from error
         return not any(self._sleepers.sleep_of(name) for name in names)
+
+    async def _wake(self, name: str, tags: tuple[str, ...]) -> None:
+        async with self._client_loads.room_to_wake(name):
+            await self._sleepers.wake(name, tags)
 
     def is_sleeping(self, model: str | None = None) -> bool:
         """Whether a model sleeps; None: whether all models do, and there is one. Raises `NotFound`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -81,17 +81,39 @@ class ClientLoads:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _load(self, one: Registration, load: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    @asynccontextmanager
+    async def room_to_wake(self, name: str) -> AsyncIterator[None]:
+        """While a sleeping model is restored: there is room in the budget for what it lacks, and it is not unloaded.
+
+        Idle models are unloaded for it. Raises Overloaded.
+        """
+        one, room = self.registrations.get(name), self._residency.room
+        if one is None or not room.has_budget or not (lacking := room.bytes_awake(one) - room.bytes_of(one)):
+            yield
+            return
+        one.num_users += 1
+        try:
+            await self._make_room(name, lacking)
+            yield
+        finally:
+            one.num_users -= 1
+            room.incoming.pop(name, None)
+
+    async def _make_room(self, name: str, size: int) -> None:
+        """Return when so many bytes are kept for a model in `incoming`."""
         room = self._residency.room
-        size = room.bytes_of(one)
         leaving = who_leaves(room.residents(), room.limit(), size)
         if leaving or (leaving is None and room.has_budget):
-            waits = asyncio.ensure_future(self._waiting.for_room(one.name, size, room.incoming))
+            waits = asyncio.ensure_future(self._waiting.for_room(name, size, room.incoming))
             await asyncio.sleep(0)  # it has joined
             self._residency.wake()
             await waits
         else:
-            room.incoming[one.name] = size
+            room.incoming[name] = size
+
+    async def _load(self, one: Registration, load: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        room = self._residency.room
+        await self._make_room(one.name, room.bytes_of(one))
         try:
             outcome = await load()
         except BaseException:

@@ -43,15 +43,21 @@ class Room:
         """What a model takes when it is loaded, less if it sleeps, with the adapters that CPU memory holds."""
         return self._bytes_of(one, self._bytes_of_adapters())
 
+    def bytes_awake(self, one: Registration) -> int:
+        """`bytes_of` a model that does not sleep."""
+        return self._of_model(one) + self._of_adapters(one, self._bytes_of_adapters())
+
     def _bytes_of(self, one: Registration, of_adapters: Mapping[str, Sequence[int]]) -> int:
-        sizes = [*(info.num_bytes for info in one.adapters), *of_adapters.get(one.name, ())]
-        most = one.config.max_cpu_loras or max(32, one.config.max_loras)
         sleep = self._sleep_of(one.name)
-        if sleep is None:
-            of_model = one.num_bytes(self._known_limit() or math.inf, len(self._registrations))
-        else:
-            of_model = one.num_bytes_asleep if sleep.has_weights else 0
-        return of_model + sum(nlargest(most, sizes))
+        asleep = one.num_bytes_asleep if sleep is not None and sleep.has_weights else 0
+        return (self._of_model(one) if sleep is None else asleep) + self._of_adapters(one, of_adapters)
+
+    def _of_model(self, one: Registration) -> int:
+        return one.num_bytes(self._known_limit() or math.inf, len(self._registrations))
+
+    def _of_adapters(self, one: Registration, of_adapters: Mapping[str, Sequence[int]]) -> int:
+        sizes = [*(info.num_bytes for info in one.adapters), *of_adapters.get(one.name, ())]
+        return sum(nlargest(one.config.max_cpu_loras or max(32, one.config.max_loras), sizes))
 
     def _bytes_of_adapters(self) -> Mapping[str, Sequence[int]]:
         """The sizes of all loaded adapters, by model."""
