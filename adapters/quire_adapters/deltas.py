@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,12 @@ class SlotWeights(Generic[W]):
                 mine = slice(int(starts[i]), int(starts[i + 1]))
                 yield segments.tokens[mine].long(), segments.weights[mine], self._weights[slot]
 
+    def is_batch_invariant(self, segments: Any) -> bool:
+        """As `ProjectionDelta.is_batch_invariant`: it is where no adapter in use changes the module."""
+        return isinstance(segments, Segments) and not any(
+            slot in self._weights for slot in segments.host.slots.tolist()
+        )
+
 
 class EmbeddingDelta(SlotWeights[EmbeddingUpdate]):
     """The delta of an embedding table, called with the rows looked up and their ids."""
@@ -72,6 +78,10 @@ class ReplacedWeightDelta(SlotWeights[BoundLinear]):
     def __init__(self, adapter_slots: AdapterSlots) -> None:
         super().__init__()
         self._adapter_slots = adapter_slots
+
+    def is_batch_invariant(self, segments: Any) -> bool:
+        of_slots = getattr(self._adapter_slots, "is_batch_invariant", None)
+        return super().is_batch_invariant(segments) and of_slots is not None and bool(of_slots(segments))
 
     def __call__(self, y: Tensor, x: Tensor, adapters: Segments) -> Tensor:
         """y: [rows, outputs], float32 for logits. x: [rows, width]."""

@@ -57,7 +57,7 @@ class EmbeddingRows(Segments):
     rows: Tensor
 
     @classmethod
-    def of(cls, index: Tensor, rows: Tensor) -> EmbeddingRows:
+    def from_index(cls, index: Tensor, rows: Tensor) -> EmbeddingRows:
         """The rows, with segments of no tokens."""
         no = Segments.from_uses((), ())
         return cls(
@@ -176,7 +176,7 @@ class PromptTuningRuntime:
                 rows.append(adapter.placed[chunk.start : chunk.start + count])
                 index.append(torch.arange(first, first + len(rows[-1])))
             first += count
-        return EmbeddingRows.of(torch.cat(index).to(self._model.device), torch.cat(rows)) if rows else None
+        return EmbeddingRows.from_index(torch.cat(index).to(self._model.device), torch.cat(rows)) if rows else None
 
     def store_virtual(self, adapter: VirtualTokens, kv: KVCache, slot_mapping: Tensor) -> None:
         rows = adapter.rows if adapter.placed is None else adapter.placed

@@ -59,7 +59,7 @@ def ask_server(base_url: str, model: str, parallel: int, questions: Sequence[Que
         completion = client.chat.completions.create(
             model=model, messages=messages, temperature=0, max_tokens=200, **tools
         )
-        return Answer.of(completion.choices[0].message.model_dump())
+        return Answer.from_message(completion.choices[0].message.model_dump())
 
     return ask_all(base_url, parallel, questions, ask)
 
@@ -82,7 +82,7 @@ def show_wrong(questions: Sequence[Question], answers: Sequence[Answer], limit: 
         print(f"[{question.family}]")
         for line in (*question.tools, *question.messages):
             print(f"  {json.dumps(line, ensure_ascii=False)}")
-        print(f"  expected: {Answer.of(question.answer)}\n  answered: {given}\n")
+        print(f"  expected: {Answer.from_message(question.answer)}\n  answered: {given}\n")
 
 
 def main() -> None:

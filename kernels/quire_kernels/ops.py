@@ -165,6 +165,7 @@ class BoundLinear(Protocol):
     `unpacked(rows)`: rows of the weight (int64 ids, None = all); then the caller need not keep the original weight.
     `argmax(x)`, x [rows, M]: for each row the result of the op `argmax` on bound(x, float32=True), as a list.
     `element_bytes`: bytes that it reads for one weight element; without it, the size of the weight's data type.
+    `batch_invariant`: whether no bit of a row of the result depends on the other rows; without it, that is not known.
     """
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor: ...

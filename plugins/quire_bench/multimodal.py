@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the seconds of the three workloads, run in alternation. Raises BadRequest without image input."""
     engine = engine_of(args)
-    pictures = _Pictures.of(engine, args.registry)
+    pictures = _Pictures.from_engine(engine, args.registry)
     _run_jobs(engine, _jobs(engine, pictures, args, salt=-1)[:2], "warmup")
     seconds: dict[str, list[float]] = {"pictures": [], "text": [], "tower": []}
     for repeat in range(args.repeats):
@@ -100,7 +100,7 @@ class _Pictures:
     tokenizer: Tokenizer
 
     @classmethod
-    def of(cls, engine: Engine, registry: Registry) -> _Pictures:
+    def from_engine(cls, engine: Engine, registry: Registry) -> _Pictures:
         """Raises BadRequest for a model without image input."""
         from quire.text.inputs.multimodal import MultimodalProcessor
         from quire.text.tokenizer.tokenizer import Tokenizer

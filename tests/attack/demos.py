@@ -39,7 +39,7 @@ class Size:
     threads: int
 
     @classmethod
-    def of(cls, pid: int) -> Size:
+    def from_pid(cls, pid: int) -> Size:
         """That of a process; OSError if it has ended."""
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         status = Path(f"/proc/{pid}/status").read_text()
@@ -52,10 +52,10 @@ class Size:
 
 def sizes(server: Server) -> dict[str, Size]:
     """Of the process that answers HTTP, and the one that runs the models where there is one."""
-    found = {"api": Size.of(server.process.pid)}
+    found = {"api": Size.from_pid(server.process.pid)}
     engine = server.engine_pid()
     if engine is not None:
-        found["engine"] = Size.of(engine)
+        found["engine"] = Size.from_pid(engine)
     return found
 
 

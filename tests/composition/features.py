@@ -70,7 +70,7 @@ SETTINGS = (
         4,
         warm=True,
     ),
-    Setting("batch invariant", {"batch_invariant": True}, company=3),
+    Setting("batch invariant", {"batch_invariant": True, "page_size": 16}, company=3),
     Setting("two ranks", {"tensor_parallel_size": 2}, company=4),
     Setting("two stages", {"pipeline_parallel_size": 2}, company=4),
     Setting("KV from host memory", {"kv_offloading_size": 0.01}, company=4, warm=True, from_tier=True),

@@ -22,7 +22,7 @@ from quire_models.sharding.rank import HeadShare, Rank, divided
 def test_every_query_head_is_on_one_rank_beside_its_keys(heads, kv_heads, size):
     if size > heads:
         return
-    shares = [HeadShare.of(heads, kv_heads, Rank(i, size)) for i in range(size)]
+    shares = [HeadShare.from_rank(heads, kv_heads, Rank(i, size)) for i in range(size)]
     assert [head for share in shares for head in share.queries] == list(range(heads))
     group = heads // kv_heads
     for share in shares:
@@ -48,7 +48,7 @@ def test_every_query_head_is_on_one_rank_beside_its_keys(heads, kv_heads, size):
 def test_groups_are_divided_where_that_lowers_the_most_queries_and_not_raises_the_most_keys(
     heads, kv_heads, size, queries, keys
 ):
-    shares = [HeadShare.of(heads, kv_heads, Rank(i, size, whole_groups=False)) for i in range(size)]
+    shares = [HeadShare.from_rank(heads, kv_heads, Rank(i, size, whole_groups=False)) for i in range(size)]
     assert [len(share.queries) for share in shares] == queries
     assert [len(share.keys) for share in shares] == keys
     assert [head for share in shares for head in share.queries] == list(range(heads))
@@ -95,7 +95,7 @@ def test_blocks_that_share_keys_have_the_same_ones_on_each_rank():
 
 def test_too_many_ranks_are_refused_with_the_number_that_there_can_be():
     with pytest.raises(ConfigError, match="the model has 4 attention heads, so it can be at most 4"):
-        HeadShare.of(4, 2, Rank(0, 5))
+        HeadShare.from_rank(4, 2, Rank(0, 5))
     with pytest.raises(ConfigError, match="has 3 experts, so it can be at most 3"):
         Rank(0, 4).share(3, "experts")
 

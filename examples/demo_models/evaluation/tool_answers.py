@@ -25,7 +25,7 @@ class Answer:
     calls: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, message: Message) -> Answer:
+    def from_message(cls, message: Message) -> Answer:
         """Of an assistant message whose arguments are objects or JSON text."""
         functions = [call["function"] for call in message.get("tool_calls") or ()]
         return cls(
@@ -63,7 +63,7 @@ def answer(
 
 def is_right(question: Question, given: Answer) -> bool:
     """Whether names, arguments and text are those expected; filled schemas are compared as JSON."""
-    wanted = Answer.of(question.answer)
+    wanted = Answer.from_message(question.answer)
     if question.family == "json":
         return bool(_loaded(given.content) == _loaded(wanted.content))
     return given == wanted

@@ -110,6 +110,10 @@ class CpuAdapterSlots:
         """Whether no adapter in this slot changes the projection. runtime_index: its own, where there are several."""
         return self._adapter_slots[slot] is None
 
+    def is_batch_invariant(self, segments: Any) -> bool:
+        """As `ProjectionDelta.is_batch_invariant`."""
+        return isinstance(segments, Segments)
+
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         if isinstance(y, Proxy):
             return y.tracer.low_rank(y, x, self, segments)  # type: ignore[return-value]

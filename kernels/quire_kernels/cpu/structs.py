@@ -186,6 +186,7 @@ class StepStruct(ctypes.Structure):
         ("cross_rows", StepRows),
         ("state_slots", POINTER),
         ("states", POINTER),
+        ("exact", c_int32),
     )
 
 

@@ -105,7 +105,7 @@ class SortedPairs:
     block: int
 
     @classmethod
-    def of(cls, chosen: Tensor, first: int, count: int) -> SortedPairs:
+    def from_chosen(cls, chosen: Tensor, first: int, count: int) -> SortedPairs:
         """chosen int64 [T, J]: experts, of which `count` are held from `first` on."""
         mine = chosen.reshape(-1) - first
         mine = torch.where((mine >= 0) & (mine < count), mine, count)
@@ -131,7 +131,7 @@ class TritonExperts(SortedExperts):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        found = [None if isinstance(each, Tensor) else ExpertStack.of(each) for each in self._matrices]
+        found = [None if isinstance(each, Tensor) else ExpertStack.from_arguments(each) for each in self._matrices]
         self._stacks = [each for each in found if each is not None]
 
     @property
@@ -145,14 +145,14 @@ class TritonExperts(SortedExperts):
             return self._quantized(x, weights, chosen)
         if not isinstance(self._matrices[0], Tensor) or not chosen.numel():
             return super().__call__(x, weights, chosen)
-        pairs = SortedPairs.of(chosen, self.mlp.first or 0, self.count)
+        pairs = SortedPairs.from_chosen(chosen, self.mlp.first or 0, self.count)
         factors, (tokens, uses) = weights.contiguous(), chosen.shape
         products = self._multiply(False, x.contiguous(), uses, pairs, factors, x.dtype)
         y = self._multiply(True, self.activate(products).contiguous(), 1, pairs, factors, torch.float32)
         return y.view(tokens, uses, -1).sum(1).to(x.dtype)
 
     def _quantized(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        pairs = SortedPairs.of(chosen, self.mlp.first or 0, self.count)
+        pairs = SortedPairs.from_chosen(chosen, self.mlp.first or 0, self.count)
         (tokens, uses), (first, second) = chosen.shape, self._stacks
         given, per_row, factors = x, uses, weights.contiguous()
         if self.mlp.weighs_inputs:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import norm_of_sum
-from quire_models.modules.projection import Projection, apply_adapters
+from quire_models.modules.projection import Projection, apply_adapters, is_batch_invariant
 from quire_models.modules.stack import TransformerStack
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class DecoderModel(TransformerStack):
     head: the LM head, None without one. embed_scale: factor of the embeddings. vocabulary: the rows of the table and of
     the head that this rank has; None = all.
     """
+
+    adds_no_products = True
 
     def __init__(self, part: Decoder, builder: ModuleBuilder) -> None:
         super().__init__(part.width, builder)
@@ -204,6 +206,11 @@ class DecoderModel(TransformerStack):
         """Whether logits are what the LM head returns."""
         part = self.part.logit_scale, self.part.logit_softcap
         return self.embed_out is None and self.vocabulary is None and part == (1.0, None)
+
+    def has_invariant_logits(self, adapters: Any) -> bool:
+        """Whether no bit of a row of `logits` depends on the other rows. False where that is not known."""
+        modules = (self.embed_out, self.head)
+        return self.part.logit_softcap is None and all(is_batch_invariant(module, adapters) for module in modules)
 
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""

@@ -59,6 +59,8 @@ class EncoderModel(TransformerStack):
     None.
     """
 
+    adds_no_products = True
+
     def __init__(self, part: Encoder, builder: ModuleBuilder) -> None:
         builder = builder.for_many_rows()
         super().__init__(part.width, builder)

@@ -25,7 +25,8 @@ class ProjectionDelta(Protocol):
         y: [tokens, outputs], the base result. x: the module's input: [tokens, inputs] for a projection, ids [tokens]
         for an embedding table, `quire_models.modules.experts.ExpertInputs` for experts. adapters:
         `ForwardBatch.adapters` of this step; for modules after the hidden states, rows instead of
-        tokens, and the `adapters` that `DecoderModel.logits` got.
+        tokens, and the `adapters` that `DecoderModel.logits` got. Optional attribute of an implementation:
+        `is_batch_invariant(adapters)`: whether no bit of a row depends on the other rows.
         """
         ...
 
@@ -172,6 +173,19 @@ class Projection(nn.Module):
 def apply_adapters(module: Any, y: Tensor, x: Any, adapters: Any) -> Tensor:
     """The module's result `y` for input `x`, with the adapters applied if some are active."""
     return y if module.delta is None or adapters is None else module.delta(y, x, adapters)
+
+
+def is_batch_invariant(module: Any, adapters: Any) -> bool:
+    """Whether no bit of a row of a module's result depends on other rows, adapters included. module: a projection,
+    an embedding table, a norm, or None.
+    """
+    delta, multiply = getattr(module, "delta", None), getattr(module, "multiply", None)
+    if multiply is not None and not getattr(multiply, "batch_invariant", False):
+        return False
+    if delta is None or adapters is None:
+        return True
+    of_delta = getattr(delta, "is_batch_invariant", None)
+    return of_delta is not None and bool(of_delta(adapters))
 
 
 def adaptable_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -61,6 +61,7 @@ class JoinedLinear:
 
     def __init__(self, parts: Sequence[BoundLinear], sizes: Sequence[int]) -> None:
         self.parts, self._sizes = parts, sizes
+        self.batch_invariant = all(getattr(part, "batch_invariant", False) for part in parts)
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs]."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from quire_models.modules.projection import is_batch_invariant
 from quire_models.step.block_taps import with_taps
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ class TransformerStack(nn.Module):
     (`quire_models.towers.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
     ops, dtype, device: those of the builder. shard: what of the whole model this is; None = all of it. stage: what of
     it is computed here; None = all. first_modules, last_modules: names of the modules that only the first stage needs,
-    because they make the first block's input, or only the last one.
+    because they make the first block's input, or only the last one. adds_no_products: whether a forward of exactly this
+    class sums nothing but in its blocks, its norm and its `first_modules`; a class that derives from it may.
     """
 
     first_modules: ClassVar[tuple[str, ...]] = ("embed", "positions", "types", "embed_norm", "embed_in")
     last_modules: ClassVar[tuple[str, ...]] = ("norm", "head", "embed_out")
+    adds_no_products: ClassVar[bool] = False
     blocks: nn.ModuleList
     norm: nn.Module | None
 
@@ -81,12 +84,28 @@ class TransformerStack(nn.Module):
         with timing() as rows:
             yield OpTimes(rows)
 
+    def is_batch_invariant(self, adapters: Any) -> bool:
+        """Whether no bit of a token's hidden state depends on the other tokens of a forward with these adapters and
+        `ForwardBatch.batch_invariant`. False where that is not known.
+        """
+        if self.stage is not None or not type(self).__dict__.get("adds_no_products", False):
+            return False
+        first = (getattr(self, name, None) for name in self.first_modules)
+        of_blocks = getattr(self._bound(), "is_batch_invariant", None)
+        return of_blocks is not None and of_blocks(adapters) and all(is_batch_invariant(m, adapters) for m in first)
+
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        return self._bound()(x, fwd)
+
+    def _bound(self) -> Callable[[Tensor, ForwardBatch], Tensor]:
+        """The blocks and the final norm, bound now if they are not yet."""
+        if self._run != self._bind_and_run:
+            return self._run
         steps, blocks, is_last = (*self._steps(), self._final_norm), list(self.blocks), True
         if self.stage is not None:
             steps, is_last = self.stage.steps(steps, blocks), self.stage.is_last
         self._run = self.ops.fused_blocks(with_taps(steps, blocks, self._read_blocks, is_last), self._width)
-        return self._run(x, fwd)
+        return self._run
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
         """What runs before the final norm, in order."""

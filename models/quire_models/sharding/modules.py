@@ -79,7 +79,7 @@ def _wide_norms(module: Any, part: Any) -> dict[str, int]:
 
 
 def _row_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
+    share = HeadShare.from_rank(part.heads, part.kv_heads, rank)
     queries, keys = of_heads(share.queries, part.head_dim), of_heads(share.keys, part.head_dim)
     size = part.kv_heads * part.head_dim
     columns: dict[str, Any] = {"o": queries}
@@ -92,7 +92,7 @@ def _row_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
 
 
 def _cross_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
+    share = HeadShare.from_rank(part.heads, part.kv_heads, rank)
     queries, keys = of_heads(share.queries, part.head_dim), of_heads(share.keys, part.head_dim)
     size = part.kv_heads * part.head_dim
     return ModuleCuts({"q": queries, "kv": columns_of((size, keys), (size, keys))}, {"o": queries}, ("o",))

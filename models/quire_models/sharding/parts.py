@@ -80,7 +80,7 @@ def _divides_norm(part: Attention | RowAttention, rank: Rank) -> bool:
 def attention_share(part: Attention, rank: Rank) -> HeadShare:
     """The heads of a rank that does not compute the part whole."""
     rank = replace(rank, whole_groups=True) if part.qk_norm_wide else rank  # no key may be in a sum twice
-    return HeadShare.of(part.heads, part.kv_heads, rank)
+    return HeadShare.from_rank(part.heads, part.kv_heads, rank)
 
 
 def _attention(part: Attention, rank: Rank) -> Attention:
@@ -101,12 +101,12 @@ def _attention(part: Attention, rank: Rank) -> Attention:
 def _row_attention(part: RowAttention, rank: Rank) -> RowAttention:
     if part.qk_norm is not None and not _divides_norm(part, rank):
         return part
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
+    share = HeadShare.from_rank(part.heads, part.kv_heads, rank)
     return replace(part, heads=len(share.queries), kv_heads=len(share.keys))
 
 
 def _cross_attention(part: CrossAttention, rank: Rank) -> CrossAttention:
-    share = HeadShare.of(part.heads, part.kv_heads, rank)
+    share = HeadShare.from_rank(part.heads, part.kv_heads, rank)
     return replace(part, heads=len(share.queries), kv_heads=len(share.keys))
 
 
@@ -149,7 +149,7 @@ def mamba2_shares(part: Mamba2, rank: Rank) -> HeadShare | None:
     norms = 0 if part.norm is None else part.norm.groups
     if part.heads < rank.size or (norms and norms % part.groups):
         return None
-    share = HeadShare.of(part.heads, part.groups, rank)
+    share = HeadShare.from_rank(part.heads, part.groups, rank)
     if norms == 0 or (part.groups >= rank.size and norms == part.groups):
         return share
     return None

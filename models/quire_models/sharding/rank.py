@@ -70,7 +70,7 @@ class HeadShare:
     groups: HeadGroups | None = None
 
     @classmethod
-    def of(cls, heads: int, kv_heads: int, rank: Rank) -> HeadShare:
+    def from_rank(cls, heads: int, kv_heads: int, rank: Rank) -> HeadShare:
         """Raises ConfigError if there are fewer query heads than ranks."""
         rank.share(heads, "attention heads")
         return _head_shares(heads, kv_heads, rank.size, rank.whole_groups)[rank.index]

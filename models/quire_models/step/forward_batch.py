@@ -44,6 +44,7 @@ class ForwardBatch:
     token_types: int64 [T], for models that distinguish the texts of a pair; None = all 0.
     rope_positions: int64 [axes, T], where rotary embeddings use other positions; None = `positions`.
     adapters: what the adapter runtime bound for this step. step_cache: data that layers share within the step.
+    batch_invariant: no bit of a token may depend on the other tokens, where an implementation has the choice.
     cross_attention: pages of each token's encoder input, one row per token; None for models without cross-attention.
     state, state_slots: for models with state, else None. state_slots: int64 [R], the slot of each row, all different.
     A slot holds the state after the tokens before the row's own; blocks advance it in place.
@@ -63,6 +64,7 @@ class ForwardBatch:
     cross_attention: AttentionMetadata | None = None
     state: StateCache | None = None
     state_slots: Tensor | None = None
+    batch_invariant: bool = False
     step_cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -139,6 +141,7 @@ class ForwardBuffers:
         cross_attention: AttentionMetadata | None = None,
         state: StateCache | None = None,
         state_slots: NDArray[np.int64] | None = None,
+        batch_invariant: bool = False,
     ) -> ForwardBatch:
         """Copy one step into the buffers.
 
@@ -190,6 +193,7 @@ class ForwardBuffers:
             cross_attention=cross_attention,
             state=state,
             state_slots=None if state_slots is None else self._state_slots.fill(state_slots),
+            batch_invariant=batch_invariant,
         )
         self._arrays.send()
         return batch

@@ -211,7 +211,7 @@ class ModelConfig(ResidencyConfig, WeightsCacheConfig, KvTiersConfig):
     )
     enforce_eager: bool = setting("Capture no CUDA graphs of decode steps; slower on a GPU.", False)
     batch_invariant: bool = setting(
-        "Make each output independent of the other requests in its batch, bit by bit; slower.", False
+        "Make each output independent of the other requests in its batch, bit by bit (see docs/serving.md).", False
     )
     limit_mm_per_prompt: Mapping[str, Any] = setting(
         'Maximum number of items per modality in a prompt: {"image": 4, "video": 1} or image=4,video=1 '

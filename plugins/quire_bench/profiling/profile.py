@@ -77,7 +77,7 @@ class _ProfileBench:
 
     @property
     def geometry(self) -> Geometry:
-        return Geometry.of(self.engine.loaded)
+        return Geometry.from_model(self.engine.loaded)
 
     def machine(self) -> DeviceRoofline:
         """The machine's figures from the flags; missing ones are measured now."""

@@ -87,7 +87,7 @@ class Geometry:
     kv_bytes: float
 
     @classmethod
-    def of(cls, loaded: LoadedModel) -> Geometry:
+    def from_model(cls, loaded: LoadedModel) -> Geometry:
         """Reads the geometry from a loaded model."""
         from quire_models.step.kv_cache import KVCache
 

@@ -65,7 +65,7 @@ class BenchTarget:
     model: str
 
     @classmethod
-    def of(cls, name: str, remote: OpenAIServer, model: str | None) -> BenchTarget:
+    def from_server(cls, name: str, remote: OpenAIServer, model: str | None) -> BenchTarget:
         """Uses the first model of the server if none is named. Raises RemoteError."""
         try:
             return cls(name, remote, model or remote.first_model())
@@ -92,7 +92,7 @@ class Comparison(NamedTuple):
     ratio_max: float
 
     @classmethod
-    def of(cls, a: Sequence[float], b: Sequence[float]) -> Comparison:
+    def from_turns(cls, a: Sequence[float], b: Sequence[float]) -> Comparison:
         """Compares the runs of A and B, pair by pair."""
         ratios = [_ratio(y, x) for x, y in zip(a, b, strict=True)]
         return cls(median(a), median(b), _ratio(median(b), median(a)), min(ratios), max(ratios))
@@ -106,11 +106,11 @@ def run(args: argparse.Namespace) -> int:
     """Runs A, B, A, B, … and prints medians; a failed request ends it with an error and status 1."""
     key = os.environ.get("OPENAI_API_KEY")
     sides = (
-        BenchTarget.of("A", OpenAIServer(args.url_a, args.api_key_a or key), args.model_a),
-        BenchTarget.of("B", OpenAIServer(args.url_b, args.api_key_b or key), args.model_b),
+        BenchTarget.from_server("A", OpenAIServer(args.url_a, args.api_key_a or key), args.model_a),
+        BenchTarget.from_server("B", OpenAIServer(args.url_b, args.api_key_b or key), args.model_b),
     )
     turns = _turns(args, sides)
-    found = {name: Comparison.of([a[name] for a, _ in turns], [b[name] for _, b in turns]) for name in FIGURES}
+    found = {name: Comparison.from_turns([a[name] for a, _ in turns], [b[name] for _, b in turns]) for name in FIGURES}
     for side in sides:
         print(f"{side.name}: {side.model} at {side.remote.url}")
     columns = (f"median of {args.repeats} runs", "A", "B", "B / A", "least", "most")
@@ -137,7 +137,7 @@ def _turns(args: argparse.Namespace, sides: Sequence[BenchTarget]) -> list[list[
         figures = []
         for number, side in enumerate(sides):
             salt = fresh + turn + (number * args.repeats if same else 0)
-            figures.append(side.figures(LoadPattern.of(args, side.model, args.request_rate, salt)))
+            figures.append(side.figures(LoadPattern.from_args(args, side.model, args.request_rate, salt)))
             print(f"{side.name} {turn + 1}/{args.repeats}: {figures[-1]['elapsed_s']:.2f} s", file=sys.stderr)
         turns.append(figures)
     return turns

@@ -62,7 +62,7 @@ class LoadPattern:
     max_concurrency: int | None
 
     @classmethod
-    def of(cls, args: argparse.Namespace, model: str, rate: float, salt: int) -> LoadPattern:
+    def from_args(cls, args: argparse.Namespace, model: str, rate: float, salt: int) -> LoadPattern:
         """Reads the flags of `add_load_flags`; `rate` in requests per second (inf: all at once)."""
         work = jobs(args, args.vocab_size, salt)
         starts = arrivals(len(work), rate, args.burstiness, args.workload_seed)
@@ -71,7 +71,7 @@ class LoadPattern:
     @classmethod
     def warmup(cls, args: argparse.Namespace, model: str) -> LoadPattern:
         """A few other requests, all at once."""
-        whole = cls.of(args, model, float("inf"), salt=-1)
+        whole = cls.from_args(args, model, float("inf"), salt=-1)
         return replace(whole, work=whole.work[: args.num_warmups], starts=whole.starts[: args.num_warmups])
 
 

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     if args.num_warmups:
         send(remote, LoadPattern.warmup(args, model))
     # new ids in every call: the server has none of them in its prefix cache
-    outcome = send(remote, LoadPattern.of(args, model, args.request_rate, salt=time.time_ns()))
+    outcome = send(remote, LoadPattern.from_args(args, model, args.request_rate, salt=time.time_ns()))
     figures = {"model": model, "request_rate": args.request_rate, **outcome.figures()}
     errors = outcome.errors
     show("serve", {**figures, **({"first_error": errors[0]} if errors else {})}, args.output_json)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     fresh, points = time.time_ns(), []
     for number, rate in enumerate(args.rates):
         # new ids for every rate and every call: no server has them in its prefix cache
-        outcome = send(remote, LoadPattern.of(args, model, rate, salt=fresh + number)).checked()
+        outcome = send(remote, LoadPattern.from_args(args, model, rate, salt=fresh + number)).checked()
         points.append({"request_rate": rate, **outcome.figures()})
         print(f"{rate:g} requests/s: {outcome.elapsed_s:.1f} s", file=sys.stderr)
     show_table(f"sweep of {model}", list(COLUMNS.values()), ([point[name] for name in COLUMNS] for point in points))

@@ -12,7 +12,7 @@ def checkpoint(config: Mapping[str, Any]) -> CheckpointFormat:
     """The format that a `quantization_config` describes. Raises CheckpointError for one that cannot be read."""
     from quire_plugins.quantization.formats.bitsandbytes import BitsAndBytes
 
-    return BitsAndBytes.of(config)
+    return BitsAndBytes.from_config(config)
 
 
 @hookimpl

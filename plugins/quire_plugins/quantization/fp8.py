@@ -13,7 +13,7 @@ def checkpoint(config: Mapping[str, Any]) -> CheckpointFormat:
     """The format that a `quantization_config` describes. Raises CheckpointError for one that cannot be read."""
     from quire_plugins.quantization.formats.fp8 import Fp8
 
-    return Fp8.of(config)
+    return Fp8.from_config(config)
 
 
 @hookimpl

@@ -12,7 +12,7 @@ def checkpoint(config: Mapping[str, Any]) -> CheckpointFormat:
     """The format that a `quantization_config` describes. Raises CheckpointError for one that cannot be read."""
     from quire_plugins.quantization.formats.mxfp4 import Mxfp4
 
-    return Mxfp4.of(config)
+    return Mxfp4.from_config(config)
 
 
 @hookimpl

@@ -32,7 +32,7 @@ class BudgetState:
     forced: int | None = None
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> BudgetState:
+    def from_request(cls, asked: Mapping[str, Any]) -> BudgetState:
         """Creates the state from the field's value: tokens, the ids of both delimiters, and whether the prompt opened
         the reasoning.
         """
@@ -82,7 +82,7 @@ class ReasoningBudget:
     def start(self, params: SamplingParams) -> BudgetState | None:
         """The state of a request; None if it has no limit."""
         asked = params.extra.get(FIELD)
-        return None if asked is None else BudgetState.of(asked)
+        return None if asked is None else BudgetState.from_request(asked)
 
     def apply(self, logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
         """Leaves one token where the delimiter must come. logits: [rows, vocab]."""

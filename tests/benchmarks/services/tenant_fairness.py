@@ -1,151 +1,132 @@
 """Tenants with a server: a tenant with 64 streams beside three steady ones, and what tenants cost.
 
-    python tests/benchmarks/services/tenant_fairness.py [--seconds 20] [--turns 3] [--weights 1,1,1,1]
+    python tests/benchmarks/services/tenant_fairness.py [--model demo-chat] [--seconds 20] [--turns 3]
 
-Prints Jain's index of the service of the four tenants by weight (tokens of prompts and answers; 1 is even), the 99th
-percentile of the time to the first token of the steady ones, alone and beside the flood, and the throughput of all
-streams with tenants and of as many streams with one key of --api-key, in alternating turns, the best of each compared.
-Exit status 1 if the index is under 0.95 or the throughput with tenants under 0.98 of that without.
+Three measurements, of turns that alternate:
+
+- All four tenants always have more requests than their share of places (`--streams` of each steady one): Jain's index
+  of their service by weight (tokens of prompts and answers; 1 is even).
+- The steady tenants ask at a steady rate, at random times, for `--load` of their share together: the 99th percentile
+  of their time to the first token without and beside the flood.
+- The throughput of all streams with tenants, and of as many streams with one key of --api-key.
+
+Exit status 1 if the index is under 0.95, the time to the first token more than doubled, or the throughput with tenants
+under 0.98 of that without.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "helpers" / "fakes"))
 
 from serving import serving
+from stream_clients import Load, Phase, Service, measure
 
 from quire.server.tenants.edit import create_key
 
-MIN_JAIN, MIN_THROUGHPUT = 0.95, 0.98
+MIN_JAIN, MAX_SLOWDOWN, MIN_THROUGHPUT = 0.95, 2.0, 0.98
 FLOOD, STEADY = "flood", ("one", "two", "three")
+FLOOD_STREAMS = 64
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 48
-FLAGS = ("demo-chat", "--max-num-seqs", "32", "--disable-access-log", "--disable-log-stats")
 PLAIN_KEY = "plain"
-
-
-@dataclass
-class Measured:
-    """What the streams of one key got in a phase. tokens: of prompts that were begun, and of answers."""
-
-    tokens: int = 0
-    first_s: list[float] = field(default_factory=list)
-
-
-class Streams:
-    """Clients with one key that each ask for the next stream when one has ended."""
-
-    def __init__(self, client: httpx.AsyncClient, key: str, number: int) -> None:
-        self.measured = Measured()
-        self._client, self._headers = client, {"Authorization": f"Bearer {key}"}
-        self._tasks = [asyncio.create_task(self._run()) for _ in range(number)]
-
-    async def _run(self) -> None:
-        while True:
-            ids = random.choices(range(100, 300), k=PROMPT_TOKENS)  # differs, so that no prefix is cached
-            body = {"prompt": ids, "max_tokens": ANSWER_TOKENS, "ignore_eos": True, "stream": True}
-            body["return_token_ids"] = True
-            begin, first = time.perf_counter(), True
-            async with self._client.stream("POST", "/v1/completions", json=body, headers=self._headers) as answer:
-                answer.raise_for_status()
-                async for line in answer.aiter_lines():
-                    count = _num_tokens(line)
-                    if count and first:
-                        first = False
-                        self.measured.first_s.append(time.perf_counter() - begin)
-                        count += PROMPT_TOKENS
-                    self.measured.tokens += count
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-def _num_tokens(line: str) -> int:
-    if not line.startswith("data: {"):
-        return 0
-    return sum(len(choice.get("token_ids") or ()) for choice in json.loads(line[6:])["choices"])
-
-
-async def phase(port: int, streams: Mapping[str, tuple[str, int]], seconds: float) -> dict[str, Measured]:
-    """Run streams for a time and measure them, after they have all begun. streams: key and number by name."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, timeout=300) as client:
-        running = {name: Streams(client, key, number) for name, (key, number) in streams.items()}
-        await asyncio.sleep(seconds / 4)
-        for one in running.values():
-            one.measured = Measured()
-        await asyncio.sleep(seconds)
-        measured = {name: one.measured for name, one in running.items()}
-        await asyncio.gather(*(one.stop() for one in running.values()))
-    return measured
 
 
 def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * sum(value**2 for value in values))
 
 
-def p99_ms(measured: Mapping[str, Measured]) -> float:
-    times = sorted(s for name in STEADY for s in measured[name].first_s)
-    return 1000 * times[int(0.99 * len(times))] if times else float("nan")
+def p99_ms(services: Sequence[Service]) -> float:
+    times = sorted(s for service in services for s in service.first_s)
+    return 1000 * times[int(0.99 * len(times))]
+
+
+def load_of(key: str, clients: int = 0, rate: float = 0.0) -> Load:
+    return Load(key, PROMPT_TOKENS, ANSWER_TOKENS, clients, rate)
+
+
+def even(phase: Phase, keys: Mapping[str, str], weights: Mapping[str, float], streams: int) -> tuple[float, float]:
+    """Jain's index of service by weight, and tokens per second, while every tenant has waiting requests."""
+    steady = [load_of(keys[name], streams) for name in STEADY]
+    [flood], found = measure(phase, [load_of(keys[FLOOD], FLOOD_STREAMS)], steady)
+    tokens = dict(zip((FLOOD, *STEADY), (each.tokens for each in (flood, *found)), strict=True))
+    return jain([tokens[name] / weights[name] for name in tokens]), sum(tokens.values()) / phase.seconds
+
+
+def plain(phase: Phase, streams: int) -> float:
+    """Tokens per second of as many streams of one client."""
+    services = measure(phase, [load_of(PLAIN_KEY, FLOOD_STREAMS)], [load_of(PLAIN_KEY, streams * len(STEADY))])
+    return sum(each.tokens for found in services for each in found) / phase.seconds
+
+
+def first_token(phase: Phase, keys: Mapping[str, str], rate: float) -> tuple[float, float]:
+    """The 99th percentile of the steady tenants' milliseconds to the first token, alone and beside the flood.
+
+    rate: requests per second of each of them.
+    """
+    steady = [load_of(keys[name], rate=rate) for name in STEADY]
+    (alone,) = measure(phase, steady)
+    _, beside = measure(phase, [load_of(keys[FLOOD], FLOOD_STREAMS)], steady)
+    print(f"first token, ms: {_quantiles(alone)} alone, {_quantiles(beside)} beside the flood", flush=True)
+    return p99_ms(alone), p99_ms(beside)
+
+
+def _quantiles(services: Sequence[Service]) -> str:
+    times = sorted(1000 * s for service in services for s in service.first_s)
+    return " ".join(f"{part}: {times[int(part / 100 * len(times))]:.0f}" for part in (50, 90, 99))
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo-chat", help="as for `platform serve`")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--weights", default="1,1,1,1", help="of the flood and the steady ones")
-    parser.add_argument("--streams", type=int, default=12, help="of each steady tenant")
+    parser.add_argument("--streams", type=int, default=12, help="of each steady tenant, when all have waiting requests")
+    parser.add_argument("--load", type=float, default=0.5, help="of the steady tenants' share of the throughput")
+    parser.add_argument("--max-num-seqs", type=int, default=32)
     args = parser.parse_args(argv)
     weights = dict(zip((FLOOD, *STEADY), map(float, args.weights.split(",")), strict=True))
+    flags = (args.model, "--max-num-seqs", str(args.max_num_seqs), "--disable-access-log", "--disable-log-stats")
+    indices, with_tenants, without, alone, beside = (list[float]() for _ in range(5))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "keys.yaml"
         path.write_text(yaml.safe_dump({"tenants": {name: {"weight": weight} for name, weight in weights.items()}}))
         keys = {name: create_key(path, name, {}).secret for name in weights}
-        steady = {name: (keys[name], args.streams) for name in STEADY}
-        everyone = {FLOOD: (keys[FLOOD], 64), **steady}
-        one_client = {"plain": (PLAIN_KEY, 64 + 3 * args.streams)}
-        with serving(*FLAGS, "--key-file", path) as server, serving(*FLAGS, "--api-key", PLAIN_KEY) as plain:
-            alone = asyncio.run(phase(server.port, steady, args.seconds))
-            rates: dict[str, list[float]] = {"tenants": [], "plain": []}
-            indices, beside = [], []
+        with serving(*flags, "--key-file", path) as server, serving(*flags, "--api-key", PLAIN_KEY) as other:
+            of = [Phase(port, args.model, args.seconds / 4, args.seconds) for port in (server.port, other.port)]
             for _ in range(args.turns):
-                found = asyncio.run(phase(server.port, everyone, args.seconds))
-                if not any(one.tokens for one in found.values()):
-                    continue  # the machine stood still
-                indices.append(jain([found[name].tokens / weight for name, weight in weights.items()]))
-                beside.append(p99_ms(found))
-                rates["tenants"].append(sum(one.tokens for one in found.values()) / args.seconds)
-                found = asyncio.run(phase(plain.port, one_client, args.seconds))
-                rates["plain"].append(found["plain"].tokens / args.seconds)
-    ratio = max(rates["tenants"]) / max(rates["plain"])  # other work on the machine only makes a turn slower
-    shown = ", ".join(f"{index:.4f}" for index in indices)
-    print(f"Jain's index by weight      {shown} (median at least {MIN_JAIN})")
-    print(
-        f"first token of steady, p99  {p99_ms(alone):.0f} ms alone, {statistics.median(beside):.0f} ms beside the flood"
-    )
-    for name, values in rates.items():
-        print(f"tokens per second, {name:8} {', '.join(f'{value:.0f}' for value in values)}")
-    print(f"throughput with tenants     {ratio:.3f} of that without (at least {MIN_THROUGHPUT})")
-    return int(statistics.median(indices) < MIN_JAIN or ratio < MIN_THROUGHPUT)
+                index, rate = even(of[0], keys, weights, args.streams)
+                indices.append(index)
+                with_tenants.append(rate)
+                without.append(plain(of[1], args.streams))
+                share = (1 - weights[FLOOD] / sum(weights.values())) / len(STEADY)
+                requests = rate * share * args.load / (PROMPT_TOKENS + ANSWER_TOKENS)
+                found = first_token(of[0], keys, requests)
+                alone.append(found[0])
+                beside.append(found[1])
+    return report(indices, with_tenants, without, alone, beside)
+
+
+def report(
+    indices: list[float], with_tenants: list[float], without: list[float], alone: list[float], beside: list[float]
+) -> int:
+    """Print medians and what they should be; 1 if something is missed."""
+    index, throughput = statistics.median(indices), max(with_tenants) / max(without)
+    slowdown = statistics.median(beside) / statistics.median(alone)
+    print(f"Jain's index by weight      {index:.4f} (at least {MIN_JAIN}; {', '.join(f'{i:.4f}' for i in indices)})")
+    print(f"first token of steady, p99  {slowdown:.2f} times that without the flood (at most {MAX_SLOWDOWN})")
+    for name, values in (("with tenants", with_tenants), ("one client", without)):
+        print(f"tokens per second, {name:12} {', '.join(f'{value:.0f}' for value in values)}")
+    print(f"throughput with tenants     {throughput:.3f} of that without (at least {MIN_THROUGHPUT})")
+    return int(index < MIN_JAIN or throughput < MIN_THROUGHPUT or slowdown > MAX_SLOWDOWN)
 
 
 if __name__ == "__main__":

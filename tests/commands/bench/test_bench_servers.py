@@ -177,7 +177,7 @@ def test_one_server_under_both_names_never_gets_a_prompt_twice(capsys):
 
 
 def test_the_ratio_is_that_of_medians_and_the_range_that_of_turns():
-    assert Comparison.of([1.0, 2.0, 4.0], [3.0, 2.0, 2.0]) == (2.0, 2.0, 1.0, 0.5, 3.0)
+    assert Comparison.from_turns([1.0, 2.0, 4.0], [3.0, 2.0, 2.0]) == (2.0, 2.0, 1.0, 0.5, 3.0)
 
 
 def test_compare_with_a_server_that_is_not_there_says_which(capsys):

@@ -30,7 +30,7 @@ def elements(folder):
 def test_geometry_is_that_of_the_config(tmp_path, tied):
     folder = tiny_llama(tmp_path / "m", tie_word_embeddings=tied)
     with rig_of(folder) as rig:
-        geometry = Geometry.of(rig.engine.loaded)
+        geometry = Geometry.from_model(rig.engine.loaded)
     body, head, pair_flops, kv_values = elements(folder)
     assert (geometry.body, geometry.head) == (body, head)
     assert geometry.kv_bytes_per_token == kv_values * 4
@@ -40,7 +40,7 @@ def test_geometry_is_that_of_the_config(tmp_path, tied):
 
 
 def test_the_head_is_read_only_in_steps_that_give_a_token(rig):
-    geometry = Geometry.of(rig.engine.loaded)
+    geometry = Geometry.from_model(rig.engine.loaded)
     without, with_token = geometry.cost([TokenSpan(0, 4, False)]), geometry.cost([TokenSpan(0, 4, True)])
     assert with_token.bytes - without.bytes == 4 * geometry.head
     assert with_token.flops - without.flops == 2 * geometry.head
@@ -51,7 +51,7 @@ def test_a_mixture_reads_the_experts_that_tokens_reach_and_computes_those_chosen
         tmp_path / "m", "Qwen3MoeForCausalLM", num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
     )
     with rig_of(folder) as rig:
-        geometry = Geometry.of(rig.engine.loaded)
+        geometry = Geometry.from_model(rig.engine.loaded)
     expert, layers = 3 * 32 * SIZES["hidden_size"], SIZES["num_hidden_layers"]
     assert geometry.experts == ((ExpertGeometry(8, 2, expert), layers),)
     one, many = (geometry.cost([TokenSpan(0, n, False)]) for n in (1, 1000))

@@ -30,7 +30,7 @@ def test_phases_are_of_the_steps_that_computed_and_add_up_to_the_run():
 
 
 def test_steps_of_like_size_stand_beside_their_roof(rig):
-    geometry, machine = Geometry.of(rig.engine.loaded), DeviceRoofline(1e6, 1e12)
+    geometry, machine = Geometry.from_model(rig.engine.loaded), DeviceRoofline(1e6, 1e12)
     steps = [
         step(TokenSpan(0, 200, True)),
         step(TokenSpan(200, 1, True), forward=2.0),

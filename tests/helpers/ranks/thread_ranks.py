@@ -29,7 +29,7 @@ def launch_thread(start: StartRank, wires: Wires, registry: Registry) -> RankThr
     """A `quire.engine.parallel.executors.Launch`."""
     ours, theirs = map(Channel, socket.socketpair())
     own = wires.copies()
-    group = own.group(RankPosition.of(start.config, start.rank), start.threads)
+    group = own.group(RankPosition.from_config(start.config, start.rank), start.threads)
     follower = Follower(theirs, group, own.flow(), start, registry, lost=lambda _: None)
     thread = threading.Thread(target=follower.run, name=f"rank {start.rank}", daemon=True)
     thread.start()

@@ -93,3 +93,14 @@ STEPS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((64, 3), (64, 67)),
     ((1,) * 30, tuple(range(50, 80))),
 ]
+
+SINGLE = (1,) * 80
+
+
+def cut(case: Attention, lens: Sequence[int]) -> tuple[AttentionMetadata, Tensor]:
+    """The only row of a case as several rows, one after the other."""
+    q, _, _, _, rows, _ = case.tensors
+    ends = np.cumsum(lens) + case.contexts[0] - sum(lens)
+    host = np.array(lens, np.int32), ends.astype(np.int32)
+    starts, pages = torch.from_numpy(np.cumsum([0, *lens], dtype=np.int32)), rows.pages.expand(len(lens), -1)
+    return AttentionMetadata(starts, torch.from_numpy(host[1]), pages, *host, max(lens), int(ends.max())), q

@@ -48,7 +48,7 @@ class Scrapes:
     series: Mapping[str, Mapping[Labels, Points]]
 
     @classmethod
-    def of(cls, texts: Sequence[tuple[float, str]]) -> Scrapes:
+    def from_texts(cls, texts: Sequence[tuple[float, str]]) -> Scrapes:
         """texts: (time in seconds, body of /metrics), the earliest first."""
         series: dict[str, dict[Labels, Points]] = defaultdict(lambda: defaultdict(list))
         for at_s, text in texts:

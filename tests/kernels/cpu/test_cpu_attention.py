@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from attention_rig import STEPS, Attention, expected
+from attention_rig import SINGLE, STEPS, Attention, cut, expected
 from cpu_rig import FLOATS, close
 from torch import Tensor
 
@@ -100,16 +100,6 @@ def test_a_row_is_the_same_alone_and_among_others(
 
 
 CUTS = [(40, 40), (72, 8), (8, 72), (16, 16, 24, 24), (33, 47)]
-SINGLE = (1,) * 80
-
-
-def cut(case: Attention, lens: Sequence[int]) -> tuple[AttentionMetadata, Tensor]:
-    """The only row of a case as several rows, one after the other."""
-    q, _, _, _, rows, _ = case.tensors
-    ends = np.cumsum(lens) + case.contexts[0] - sum(lens)
-    host = np.array(lens, np.int32), ends.astype(np.int32)
-    starts, pages = torch.from_numpy(np.cumsum([0, *lens], dtype=np.int32)), rows.pages.expand(len(lens), -1)
-    return AttentionMetadata(starts, torch.from_numpy(host[1]), pages, *host, max(lens), int(ends.max())), q
 
 
 @pytest.mark.parametrize("window", [None, 50])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_rig import STEPS, Attention, expected
+from attention_rig import SINGLE, STEPS, Attention, cut, expected
 from cpu_rig import COUNTS, close, factors
 
 from quire_kernels import reference
+from quire_kernels.cpu.library import Library
 from quire_kernels.cpu.ops import CpuOps
+from quire_kernels.cpu.structs import StepStruct
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
@@ -48,6 +52,29 @@ def test_attention(amx: CpuOps, heads: tuple[int, int, int]) -> None:
     for lens, contexts in STEPS:
         case = Attention(lens, contexts, *heads, torch.bfloat16, 33)
         close(case.by(amx), expected(case))
+
+
+class ExactLibrary:
+    """A library whose steps are exact, as those of `--batch-invariant`."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def run(self, step: StepStruct, program: Any) -> None:
+        step.exact = 1
+        self._library.run(step, program)
+
+
+@pytest.mark.parametrize("heads", [(8, 2, 32), (4, 4, 64), (24, 1, 32)], ids=str)
+def test_exact_attention_is_the_same_for_each_token_alone(amx: CpuOps, heads: tuple[int, int, int]) -> None:
+    exact = CpuOps(cast(Library, ExactLibrary(amx.library)))
+    case = Attention((80,), (200,), *heads, torch.bfloat16)
+    whole = case.by(exact)
+    close(whole, expected(case))
+    assert torch.equal(case.by(exact, *cut(case, SINGLE)), whole)
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 16, 40])

@@ -50,7 +50,7 @@ def scrapes(*moments, prefix="quire:"):
         for change in changes:
             change(metrics)
         texts.append((60.0 * number, metrics.text()[0].decode()))
-    return Scrapes.of(texts)
+    return Scrapes.from_texts(texts)
 
 
 def requests(reason, seconds=0.1, count=100):

@@ -43,7 +43,7 @@ def observed():
                 _chat(client, "demo-chat", FROM_CLIENT)
                 _chat(client, "pirate", FROM_CLIENT)
                 seen.refused = client.post("/v1/chat/completions", json={"messages": 1})
-                seen.scrapes = Scrapes.of([(0.0, first), (60.0, _settled(client, 3))])
+                seen.scrapes = Scrapes.from_texts([(0.0, first), (60.0, _settled(client, 3))])
             seen.pid = server.process.pid
             with redirect_stdout(io.StringIO()) as printed:
                 seen.top_status = main(["top", "--url", f"{server.url}/v1", "--once", "--interval", "0"])
@@ -71,7 +71,7 @@ def _settled(client, num_requests):
     until = time.monotonic() + 60
     while time.monotonic() < until:
         text = client.get("/metrics").text
-        found = Scrapes.of([(0.0, text)])
+        found = Scrapes.from_texts([(0.0, text)])
         sums = [found.evaluate(f"sum(quire:{name})")[frozenset()] for name in SETTLED]
         if sums == [num_requests, 0, sums[3], sums[3]]:
             return text

@@ -60,6 +60,13 @@ class CompiledBlocks:
             return None
         return generate(stage, fwd, table, scale, argmax, tokens, slots)
 
+    def is_batch_invariant(self, adapters: Any) -> bool:
+        """Whether no bit of a token's result depends on the other tokens of a step with these adapters.
+
+        Programs are so, with `ForwardBatch.batch_invariant`; what blocks in Python call is not known.
+        """
+        return all(isinstance(stage, Program) for stage in self._stages_for(adapters))
+
     def _stages_for(self, adapters: Any) -> Stages:
         """The stages for a step; the plain blocks for bound adapters that programs do not support."""
         if adapters is None:

@@ -83,6 +83,7 @@ class Program:
         step.selected, step.num_selected = fwd.logit_rows.data_ptr(), len(fwd.logit_rows)
         step.seconds = addressof(self._seconds) if timed else None
         self._point_to_pools(fwd.kv)
+        step.exact = getattr(fwd, "batch_invariant", False) and (self._library.isa.tiles or step.kv_bits != 0)
         if self._tracer.states:
             self._point_to_states(fwd)
         self._point_to_buffers(x, max(len(x), len(fwd.logit_rows)))

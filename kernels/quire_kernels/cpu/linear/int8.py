@@ -43,6 +43,8 @@ class Int8Linear:
     The int8 weight is the only copy that is needed; `unpacked` returns it dequantized.
     """
 
+    batch_invariant = True
+
     def __init__(self, ops: CpuOps, weight: Int8Weight, dtype: torch.dtype, bias: Tensor | None) -> None:
         self._ops, self.library = ops, ops.library
         self.weight, self.scales, self.packed = weight, weight.scales, weight.packed

@@ -23,6 +23,8 @@ class PackedLinear:
     It holds a copy of the weight: `unpacked` returns it, so the original need not be kept.
     """
 
+    batch_invariant = True
+
     def __init__(self, ops: CpuOps, weight: PackedWeight, dtype: torch.dtype, bias: Tensor | None) -> None:
         self._ops, self.library = ops, ops.library
         self.weight, self.packed = weight, weight.packed

@@ -26,6 +26,8 @@ class QuantizedLinear:
     The packed matrix is the only copy that is needed; `unpacked` returns it dequantized.
     """
 
+    batch_invariant = True
+
     def __init__(self, ops: CpuOps, weight: PackedCodes, dtype: torch.dtype, bias: Tensor | None) -> None:
         self._ops, self.library = ops, ops.library
         self.weight, self.packed = weight, weight.packed

@@ -24,6 +24,8 @@ class SplitBf16Linear:
     It takes 1.5 times the weight's memory, and `unpacked` returns the weight.
     """
 
+    batch_invariant = True
+
     def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
         self._ops = ops
         self.inputs = weight.shape[1]

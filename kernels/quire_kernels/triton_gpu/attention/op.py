@@ -70,7 +70,7 @@ def paged_attention(
     out = q.new_empty(len(q), heads, width)
     arguments = _options(rows, scale, window, softcap, sinks, slopes, chunk, biases, stripes)
     strides = (*q.stride()[:-1], *k_pool.stride()[:-1], *v_pool.stride()[:-1])
-    widths = Widths.of(q.shape[-1], width, value_dim, strides)
+    widths = Widths.from_strides(q.shape[-1], width, value_dim, strides)
     for tiles in tiles_of(rows, heads // k_pool.shape[2], widths, q.element_size()):
         _run(out, q, k_pool, v_pool, rows, tiles, widths, arguments, table)
     return out

@@ -64,7 +64,7 @@ class Widths:
     unit: int = 8
 
     @classmethod
-    def of(cls, d: int, v: int, value_dim: int | None, strides: Sequence[int]) -> Widths:
+    def from_strides(cls, d: int, v: int, value_dim: int | None, strides: Sequence[int]) -> Widths:
         block = max(16, _power_of_two(d + 1) // 2)  # the largest power of two up to d
         tail = max(16, _power_of_two(d - block)) if d > block else 0
         if block + tail >= _power_of_two(d) or tail >= block:

@@ -129,7 +129,7 @@ class ExpertStack:
     is_quick: bool
 
     @classmethod
-    def of(cls, bound: Sequence[Any]) -> ExpertStack | None:
+    def from_arguments(cls, bound: Sequence[Any]) -> ExpertStack | None:
         """The matrices, which become parts of the stack; None if they cannot be multiplied together."""
         if not bound or not all(isinstance(each, TritonQuantizedLinear) and each.dtype.itemsize == 2 for each in bound):
             return None

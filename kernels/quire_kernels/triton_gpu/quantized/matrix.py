@@ -43,7 +43,7 @@ class DeviceMatrix:
     zero: int
 
     @classmethod
-    def of(cls, matrix: QuantizedMatrix, device: torch.device) -> DeviceMatrix:
+    def from_matrix(cls, matrix: QuantizedMatrix, device: torch.device) -> DeviceMatrix:
         outputs, inputs = matrix.shape
         bits = 4 if matrix.bits <= 4 else 8
         codes = WORD_BITS // bits

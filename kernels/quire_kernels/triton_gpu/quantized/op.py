@@ -219,7 +219,7 @@ def linear_quantized(
     device = _device_of(whole, bias)
     rounds = activation_bits == 8 and has_integer_values(whole)
     bias = None if bias is None else bias.detach().to(device).contiguous()
-    return TritonQuantizedLinear(DeviceMatrix.of(whole, device), bias, dtype, rounds)
+    return TritonQuantizedLinear(DeviceMatrix.from_matrix(whole, device), bias, dtype, rounds)
 
 
 def _device_of(matrix: QuantizedMatrix, bias: Tensor | None) -> torch.device:

@@ -60,7 +60,7 @@ class KernelUsage:
     shared_memory: int
 
     @classmethod
-    def of(cls, binary: bytes, shared_memory: int) -> KernelUsage:
+    def from_binary(cls, binary: bytes, shared_memory: int) -> KernelUsage:
         """binary: a cubin. shared_memory: bytes that a launch adds to those of the cubin."""
         text = _dumped(binary, "--dump-resource-usage")
         used = {name: int(amount) for name, amount in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", text)}
@@ -118,7 +118,7 @@ class OfflineDriver:
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, ...]:
         """Module, function, registers, spilled bytes, most threads; the function is what a launch passes on."""
-        usage = KernelUsage.of(binary, shared)
+        usage = KernelUsage.from_binary(binary, shared)
         return None, (usage, binary), usage.registers, usage.spilled, 1024
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:

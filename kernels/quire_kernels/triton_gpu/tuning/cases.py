@@ -130,7 +130,7 @@ def attention_cases(
         for _ in range(_copies(moved))
     ]
     q = torch.randn(rows * length, heads.queries, heads.width, device=device).to(dtype)
-    widths = Widths.of(heads.width, heads.width, None, [*q.stride()[:-1], *pools[0][0].stride()[:-1]])
+    widths = Widths.from_strides(heads.width, heads.width, None, [*q.stride()[:-1], *pools[0][0].stride()[:-1]])
     (tiles,) = tiles_of(metadata, heads.queries // heads.keys, widths, dtype.itemsize)
 
     def calls(table: LaunchTable) -> list[Callable[[], Any]]:

@@ -24,4 +24,6 @@ def check_division(config: ModelConfig, registry: Registry) -> None:
     with naming_plugin(registry, f"{config.name} was loaded"):
         chosen = choose_architecture(config.model_impl, query, registry)
         whole = Description(chosen.architecture, parsed, chosen.plugin).decoder()
-    RankPosition.of(config, 0).shard(config, OneMember(), None, lambda total: total, whole_groups=True).parts(whole)
+    RankPosition.from_config(config, 0).shard(config, OneMember(), None, lambda total: total, whole_groups=True).parts(
+        whole
+    )

@@ -43,7 +43,7 @@ class LocalRanks:
 
     def start(self, first: StartRank, registry: Registry) -> Started:
         found: dict[int, Launched] = {}
-        own = RankPosition.of(first.config, 0)
+        own = RankPosition.from_config(first.config, 0)
         with Wiring(own.width, own.stages, first.threads) as wiring:
             try:
                 for rank in range(1, first.size):

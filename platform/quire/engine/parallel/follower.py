@@ -81,7 +81,7 @@ class Follower:
     ) -> None:
         self._channel, self._start, self._registry, self._lost = channel, start, registry, lost
         self._group, self._flow = group, flow
-        self._position = RankPosition.of(start.config, start.rank)
+        self._position = RankPosition.from_config(start.config, start.rank)
         self._commands: SimpleQueue[Any] = SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, "adapter-reader")
         self._ended = threading.Event()

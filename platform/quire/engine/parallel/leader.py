@@ -82,7 +82,7 @@ class Leader:
             return found
 
         self._followers = Followers(start, self._take, self.fail)
-        self._position = RankPosition.of(config, 0)
+        self._position = RankPosition.from_config(config, 0)
         self.shard = self._position.shard(config, self._group, self.flow, self._reads.threads.add_up, whole_groups)
 
     @property

@@ -48,6 +48,7 @@ class ForwardExecutor:
         self.graphs = capture(loaded, sizes, kv, adapters, state)
         self.heads: Any = self.graphs or loaded.module  # `logits` and `argmax` of hidden states
         self.find_tokens: Callable[[Tensor], Tensor] | None = None
+        self._is_exact = getattr(loaded.module, "is_batch_invariant", lambda adapters: False)
         self._cross_attention: CrossAttentionInputs | None = None
         if decoder.encoder_input is not None:
             self._cross_attention = CrossAttentionInputs(
@@ -76,8 +77,8 @@ class ForwardExecutor:
     def _compute(
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
     ) -> Tensor:
-        if not self._batch_invariant:
-            adapters, graphs = self._bind(plan, failures), None if media else self.graphs
+        adapters, graphs = self._bind(plan, failures), None if media else self.graphs
+        if not self._batch_invariant or self._is_exact(adapters):
             if graphs is not None and (found := graphs.run(inputs, index, adapters)) is not None:
                 return found
             hidden: Tensor = self._model(self._fill(inputs, index, media.all() if media else None, adapters))
@@ -185,6 +186,7 @@ class ForwardExecutor:
             cross_attention=None if self._cross_attention is None else self._cross_attention.metadata(inputs),
             state=self._state,
             state_slots=inputs.state_slots,
+            batch_invariant=self._batch_invariant,
         )
         if self.find_tokens is not None and (inputs.tokens < 0).any():
             batch.tokens = self.find_tokens(batch.tokens)

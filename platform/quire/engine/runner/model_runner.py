@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 class ModelRunner:
     """Runs the steps of one model.
 
-    batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
-    every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
-    other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
+    batch_invariant: every bit of a result depends only on its own sequence. Where operations may sum in an order that
+    depends on shapes (`is_batch_invariant` of the module), each token has a forward of its own, or all tokens of a
+    medium that see each other. describe_error: the error message of a request whose forward raised. tap: takes hidden
     states for a drafter. acceptance: of drafts, None = exact. max_in_flight: plans that are launched before the oldest
     of them is finished. knows_samples: whether these may need tokens that the ones before them sample (`UNKNOWN`).
     """
@@ -74,6 +74,7 @@ class ModelRunner:
         self._ops = loaded.ops
         self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
         self._batch_invariant, self._tap, self._acceptance = batch_invariant, tap, acceptance
+        self._has_exact_head = getattr(loaded.module, "has_invariant_logits", lambda adapters: False)
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
         self.kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
         self.host_kv = KVCache.allocate(
@@ -231,10 +232,12 @@ class ModelRunner:
         self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]
     ) -> Iterator[tuple[Tensor, Any | None]]:
         """Groups of rows that go through the head together, each with the adapters bound for it."""
-        groups = [slice(i, i + 1) for i in range(len(hidden))] if self._batch_invariant else [slice(None)]
-        for group in groups:
-            adapters = self._bind_logits(seq_ids[group], failures)
-            yield (hidden[group] if self._batch_invariant else hidden), adapters
+        adapters = self._bind_logits(seq_ids, failures)
+        if not self._batch_invariant or self._has_exact_head(adapters):
+            yield hidden, adapters
+            return
+        for i in range(len(hidden)):
+            yield hidden[i : i + 1], self._bind_logits(seq_ids[i : i + 1], failures)
 
     def _bind_logits(self, seq_ids: Sequence[int], failures: dict[int, str]) -> Any | None:
         """The adapters argument of a head for one row of each of these seqs. Adds to `failures`."""

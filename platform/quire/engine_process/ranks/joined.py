@@ -55,7 +55,7 @@ def follow(place: str, rank: str) -> int:
     log_to_stderr(logging.getLevelName(start.log_level).lower())
     try:
         plugins = registry.load(list(start.plugins or ()), start.options)
-        position = RankPosition.of(start.config, own)
+        position = RankPosition.from_config(start.config, own)
         group, flow = group_of(position, joined.connections), flow_of(position, joined.connections)
     except QuireError as error:
         log.critical("%s", error.message)

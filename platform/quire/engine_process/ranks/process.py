@@ -44,7 +44,7 @@ def main(connection: str, wires: str) -> int:
     log_to_stderr(logging.getLevelName(start.log_level).lower())
     sys.path[:] = start.sys_path
     found = registry.load(list(start.plugins or ()), start.options)
-    group = own.group(RankPosition.of(start.config, start.rank), start.threads)
+    group = own.group(RankPosition.from_config(start.config, start.rank), start.threads)
     Follower(channel, group, own.flow(), start, found, lost=lambda _: os._exit(0)).run()
     return 1
 

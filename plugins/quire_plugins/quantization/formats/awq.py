@@ -40,7 +40,7 @@ class Awq:
     has_gemv_layout: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
         bits = fields.integer(config, ("bits", "w_bit"))
         if bits != 4:

@@ -39,7 +39,7 @@ class BitsAndBytes:
     """The checkpoint's tensors say which matrices have how many bits."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
         is_four = fields.flag(config, "load_in_4bit", False) or fields.flag(config, "_load_in_4bit", False)
         is_eight = fields.flag(config, "load_in_8bit", False) or fields.flag(config, "_load_in_8bit", False)

@@ -31,7 +31,7 @@ class Scheme:
     block: tuple[int, int] | None
 
     @classmethod
-    def of(cls, group: Any, name: str, common_format: Any) -> Self | None:
+    def from_group(cls, group: Any, name: str, common_format: Any) -> Self | None:
         """The scheme of one of `config_groups`; None if it has no weights."""
         if not isinstance(group, dict):
             raise fields.wrong(f"config_groups.{name}", group, "an object")
@@ -91,7 +91,7 @@ class Schemes:
     schemes: tuple[Scheme, ...]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The schemes of a `quantization_config`. Raises CheckpointError for what else it asks for."""
         fields.refuse(config, ("kv_cache_scheme", "moe_sparsity_config"))
         sparsity = config.get("sparsity_config") or {}
@@ -105,7 +105,7 @@ class Schemes:
         groups = config.get("config_groups")
         if not isinstance(groups, dict) or not groups:
             raise fields.wrong("config_groups", groups, "an object with a group")
-        found = [Scheme.of(group, name, config.get("format")) for name, group in groups.items()]
+        found = [Scheme.from_group(group, name, config.get("format")) for name, group in groups.items()]
         return cls(tuple(scheme for scheme in found if scheme is not None))
 
     def of_module(self, module: str, tensor: str, is_packed: bool) -> Scheme:

@@ -45,9 +45,9 @@ class CompressedTensors:
     schemes: Schemes
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
-        return cls(Schemes.of(config))
+        return cls(Schemes.from_config(config))
 
     def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each module with a `weight_packed`, or with a `weight_scale` beside its weight."""

@@ -30,7 +30,7 @@ class Fp8:
     block: tuple[int, int] | None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
         fields.choice(config, ("activation_scheme",), ("dynamic", "static"), "dynamic")
         fields.choice(config, ("fmt",), ("e4m3", "float8_e4m3fn"), "e4m3")

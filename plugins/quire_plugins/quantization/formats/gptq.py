@@ -45,7 +45,7 @@ class Gptq:
     has_order: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
         fields.refuse(config, ("is_marlin_format", "rotation", "adapter"))
         bits, size = fields.integer(config, ("bits",)), fields.group_size(config, ("group_size",), -1)

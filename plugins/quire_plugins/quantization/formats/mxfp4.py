@@ -30,7 +30,7 @@ class Mxfp4:
     """The format has no settings."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The format of a `quantization_config`."""
         return cls()
 

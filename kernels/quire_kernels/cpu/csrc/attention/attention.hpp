@@ -3,8 +3,10 @@
 //
 // A tile is some tokens of one row of the step with all the query heads of one key-value head; its lines are
 // (token, head) pairs. Lines are independent of each other, and blocks and splits (`attention/attention_splits.hpp`)
-// begin at position 0 for every tile, so a line's result does not depend on how the step was divided. (In bfloat16 with
-// quantized pages it does, by less than that type's rounding: tiles with few lines compute with more digits.)
+// begin at position 0 for every tile, so a line's result does not depend on how the step was divided. The exceptions are
+// bfloat16 with quantized pages, where tiles with few lines compute with more digits, and AMX tiles, which take more
+// positions at a time if there are many lines: by less than that type's rounding. With `AttentionArgs::exact` there are
+// none.
 #pragma once
 #include "attention/attention_offsets.hpp"
 #include "attention/attention_splits.hpp"
@@ -231,7 +233,7 @@ void attend_part(const AttentionArgs& args, const StepRows& rows, const Tile& ti
 
 template <class T>
 void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q, Rows<T> out) {
-  if (args.latent) divide_heads(args, rows.query_starts[rows.count], worker.size);
+  if (args.latent && !args.exact) divide_heads(args, rows.query_starts[rows.count], worker.size);
   if (args.group == 0) args.group = args.heads / args.k.heads;
   Scratch<T>& mine = scratch<T>();
   split_tiles(rows, args, mine.tiles);

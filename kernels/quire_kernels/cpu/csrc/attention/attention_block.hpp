@@ -70,6 +70,7 @@ struct AttentionArgs {
   int64_t reach = 0;              // … of a row of biases: relative positions from -reach - BLOCK to reach + BLOCK
   int64_t group = 0;              // query heads of a key-value head; 0: heads / k.heads
   int64_t before = 0;             // number of query heads of the first key-value head that are not here
+  bool exact = false;             // the bits of a token's result depend on no other token, whatever kernels there are
 
   // The query heads that use a key-value head: the first of them, and their number.
   int64_t first_query(int64_t kv_head) const { return std::max<int64_t>(0, kv_head * group - before); }

@@ -41,10 +41,11 @@ inline std::pair<int64_t, int64_t> alike(const StepRows& rows, int64_t row, int6
 // Splits a step into tiles. Within a row, longer contexts come first.
 inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::vector<Tile>& tiles) {
   tiles.clear();
-  const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, MAX_LINES / args.group));
+  // some kernels of few lines sum in another order than those of many, so then all tiles have few
+  const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, (args.exact ? FEW_LINES : MAX_LINES) / args.group));
   // what a token reads depends on its own position
   const bool apart = args.window || args.chunk || args.slopes || args.biases || args.stripes;
-  const int64_t together = BLOCK % args.k.page_size || apart ? 1 : std::max<int64_t>(1, STRIP / args.group);
+  const int64_t together = BLOCK % args.k.page_size || apart || args.exact ? 1 : std::max<int64_t>(1, STRIP / args.group);
   for (int64_t r = 0; r < rows.count;) {
     const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;
     const int64_t start = rows.contexts[r] - length;

@@ -1,7 +1,7 @@
 // Products with a packed matrix: y = x · wᵀ + bias, for one row or thousands.
 //
-// Every output is one sum in a fixed order: a row's result is bit-identical for any number of rows. The exception
-// is AMX tiles (`gemm/gemm_amx.hpp`), used from the second row on, which sum in another order than vectors.
+// Every output is one sum in a fixed order: a row's result is bit-identical for any number of rows. AMX tiles sum in
+// another order than vectors, so there a single row is summed as tiles do (`gemm/gemm_amx.hpp`).
 #pragma once
 #include <algorithm>
 

@@ -66,6 +66,7 @@ struct Step {
   StepRows cross_rows;  // one row per token, if the program has cross-attention
   const int64_t* state_slots;  // of each row
   void* const* states;         // the program's state tensors
+  int32_t exact;  // attention: as in `AttentionArgs`
 };
 
 constexpr int64_t MIN_TOKENS_BESIDE = 24;  // minimum tokens of a product during which other memory is prefetched
@@ -132,6 +133,7 @@ struct Interpreter {
     args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
     args.sinks = static_cast<const float*>(i.weight), args.reach = i.reach;
     args.stripes = static_cast<const Stripes*>(i.stripes), args.group = i.group, args.before = i.before;
+    args.exact = step.exact != 0;
     (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }

@@ -79,7 +79,7 @@ class JoinedRanks:
                 started[rank] = self.launch(program_of(place, rank))
                 ending.callback(started[rank].end)
             gathered = gather(place, listener, problem)
-            own = RankPosition.of(first.config, 0)
+            own = RankPosition.from_config(first.config, 0)
             group, flow = group_of(own, gathered.connections), flow_of(own, gathered.connections)
             for rank, channel in gathered.channels.items():
                 channel.send(replace(first.described(registry), rank=rank))

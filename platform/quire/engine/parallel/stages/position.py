@@ -30,7 +30,7 @@ class RankPosition:
     stages: int
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> RankPosition:
+    def from_config(cls, config: ModelConfig, number: int) -> RankPosition:
         return cls(number, config.tensor_parallel_size, config.pipeline_parallel_size)
 
     @property
