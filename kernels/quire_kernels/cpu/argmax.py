@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.memory import empty
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 BLOCK = 8192
 """Logits that one thread searches at a time; must equal `LOGITS_BLOCK` in `csrc/sampling/sampling.hpp`."""
 
-MAX_KEPT = 64 << 20
-"""Bytes up to which the outputs' memory is kept between calls: reused memory is cached and needs no new pages."""
+MAX_OUTPUTS = 64 << 20
+"""Bytes of outputs that a search keeps, since new memory is slow. More rows are searched part by part; each part reads
+the matrix again, in a small part of the time of its product."""
 
 
 class CpuArgmax:
@@ -35,8 +37,12 @@ class CpuArgmax:
 
     def __call__(self, x: Tensor) -> list[int]:
         """Raises ValueError for an x of another shape or data type."""
-        with self.searching(x if x.stride(-1) == 1 else x.contiguous()) as search:
-            return search.run(self._matrix.library)
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        found = list[int]()
+        for part in x.tensor_split(max(1, -(-len(x) * self._matrix.packed.outputs * 4 // MAX_OUTPUTS))):
+            with self.searching(part) as search:
+                found += search.run(self._matrix.library)
+        return found
 
     @contextmanager
     def searching(self, x: Tensor) -> Iterator[Search]:
@@ -82,10 +88,7 @@ class Search:
 
     def run(self, library: Library) -> list[int]:
         library.run(self.step, self.program)
-        rows = self.step.tokens
-        found: list[int] = self._memory[-1][:rows]
-        if rows * self._outputs * 4 > MAX_KEPT:
-            self._rows, self._memory = 0, ()
+        found: list[int] = self._memory[-1][: self.step.tokens]
         return found
 
     @property
@@ -95,7 +98,7 @@ class Search:
 
     def _grow(self, rows: int) -> None:
         """Allocate memory for this many rows of x."""
-        outputs, pieces = torch.empty(rows * self._outputs), torch.empty(rows * self._pieces)
+        outputs, pieces = empty(rows, self._outputs, torch.float32), torch.empty(rows * self._pieces)
         scratch, found = torch.empty(rows * self._scratch, dtype=torch.uint8), (c_int64 * rows)()
         self._memory = scratch, outputs, pieces, found
         self._buffers[self.SCRATCH :] = [*(part.data_ptr() for part in (scratch, outputs, pieces)), addressof(found)]

@@ -19,6 +19,18 @@ it.
 SMALL_PAGE = 1 << 12
 
 
+NEW_MEMORY = 8 << 20
+"""Bytes from which tensors get large pages: the system maps their memory anew each time, page by page."""
+
+
+def empty(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """[rows, columns], uninitialized: the outputs of a product, such as the logits of many rows."""
+    found = torch.empty(rows, columns, dtype=dtype)
+    if found.nbytes >= NEW_MEMORY:
+        use_large_pages(found)
+    return found
+
+
 def use_large_pages(tensor: Tensor) -> None:
     """Request large pages for a tensor whose memory was not written yet. Does nothing where they are not supported."""
     _advise(tensor, LARGE_PAGE, MADV_HUGEPAGE)

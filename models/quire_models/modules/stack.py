@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpTimes:
-    """Result of `TransformerStack.profile`: rows() returns (operation, calls, seconds) for each operation so far."""
+    """Result of `TransformerStack.profile`: rows() returns (operation, calls, seconds, bytes, FLOPs) for each operation
+    so far; the last two are None where they are not known.
+    """
 
-    rows: Callable[[], list[tuple[str, int, float]]]
+    rows: Callable[[], Sequence[tuple[str, int, float, float | None, float | None]]]
 
 
 class TransformerStack(nn.Module):

@@ -1,4 +1,4 @@
-"""Measures the bandwidth and peak FLOPs of a device, and computes the least time of a step from them."""
+"""Measures the bandwidth and peak FLOPs of a device, and computes the least time of steps and operations from them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire_bench.profiling.cpu_peak import cpu_peak
 from quire_bench.profiling.roofline import OpCost
 
 if TYPE_CHECKING:
@@ -27,12 +28,15 @@ class DeviceRoofline:
     def measure(
         cls, device: torch.device, dtype: torch.dtype, num_floats: int = 2**28, width: int = 4096
     ) -> DeviceRoofline:
-        """Measures them, for products in `dtype`.
+        """Measures them with the threads that torch uses, for `dtype`; FLOPs on a CPU in registers, else in a product.
 
         num_floats: float32 values to read, all touched before; many times the size of the caches. width: of the square
         matrix in the product.
         """
-        return cls(_read_bytes_per_s(device, num_floats), _flops_per_s(device, dtype, width))
+        import torch
+
+        flops = cpu_peak(dtype == torch.bfloat16, torch.get_num_threads()) if device.type == "cpu" else None
+        return cls(_read_bytes_per_s(device, num_floats), flops or _flops_per_s(device, dtype, width))
 
     def best(self, other: DeviceRoofline) -> DeviceRoofline:
         """The better of two measurements of the same device."""

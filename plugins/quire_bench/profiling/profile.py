@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         roof = tables.roof(run, bench.geometry, machine, bench.ideal())
     tables.show(figures, phases, sizes, roof)
     if by_model is not None:
-        tables.show_ops("operations, as the model tells", by_model, args.top)
+        tables.show_ops("operations, as the model tells", by_model, args.top, machine)
     in_ops_s = sum(op.seconds for op in by_torch)
     title = f"torch operations: {in_ops_s:.2f} s of a run of {under_torch_s:.2f} s under the profiler"
     tables.show_ops(title, by_torch, args.top)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from quire_bench.profiling.device_roofline import DeviceRoofline
 from quire_bench.profiling.op_times import OpTime
-from quire_bench.profiling.roofline import Geometry, TokenSpan
+from quire_bench.profiling.roofline import Geometry, OpCost, TokenSpan
 from quire_bench.profiling.step_profiler import PHASES, ProfiledRun, TimedStep
 from quire_bench.report import show_figures, show_table
 
@@ -125,8 +125,12 @@ def show(
     show_figures("roof", roof)
 
 
-def show_ops(title: str, ops: Sequence[OpTime], top: int) -> None:
-    """Prints the longest operations with their share of all, and bytes and FLOPs where known."""
+def show_ops(title: str, ops: Sequence[OpTime], top: int, machine: DeviceRoofline | None = None) -> None:
+    """Prints the longest operations with their share of all, and bytes and FLOPs where known.
+
+    machine: shows what part of the time the operations would take at its roof. Operations on data that are still in the
+    caches may exceed the bandwidth of the memory.
+    """
     total_s = sum(op.seconds for op in ops) or 1.0
     rows = [
         [op.name, op.calls, op.seconds, 100 * op.seconds / total_s, 1e6 * op.seconds / max(op.calls, 1)]
@@ -136,9 +140,19 @@ def show_ops(title: str, ops: Sequence[OpTime], top: int) -> None:
     if any(op.bytes is not None or op.flops is not None for op in ops):
         columns += ["GB/s", "GFLOP/s"]
         rows = [[*row, _rate(op.bytes, op), _rate(op.flops, op)] for row, op in zip(rows, ops, strict=False)]
+        if machine is not None:
+            columns.append("% of roof")
+            rows = [[*row, _of_roof(op, machine)] for row, op in zip(rows, ops, strict=False)]
     show_table(title, columns, rows)
 
 
 def _rate(amount: float | None, op: OpTime) -> float | None:
     """10⁹ per second; None where the amount is unknown."""
     return None if amount is None or not op.seconds else amount / op.seconds / 1e9
+
+
+def _of_roof(op: OpTime, machine: DeviceRoofline) -> float | None:
+    """Percent of its time that an operation would take at the roof; None where its amounts are unknown."""
+    if op.bytes is None or not op.seconds:
+        return None
+    return 100 * machine.least_s(OpCost(op.flops or 0.0, op.bytes)) / op.seconds

@@ -40,6 +40,8 @@ def test_profile_prints_phases_operations_and_the_roof_and_writes_them(folder, t
     rows = written["model_ops"] or []  # none where there is no compiler: then each operation is a call of its own
     assert all(row["calls"] > 0 and row["seconds"] > 0 for row in rows)
     assert not rows or {"attention", "rms_norm"} <= {row["name"] for row in rows}
+    assert all(row["bytes"] > 0 for row in rows), "all of them are products, attention or go over rows"
+    assert all(row["flops"] > 0 for row in rows if row["name"].startswith(("product", "attention")))
     assert any(op["name"].startswith("aten::") and op["calls"] > 0 for op in written["torch_ops"])
 
 
@@ -58,7 +60,16 @@ def test_profile_shows_what_a_model_tells_of_its_operations(folder, capsys, monk
     _, out = profile(capsys, *SMALL, "--read-gb-s", 50, "--peak-gflop-s", 400, folder)
     table = out.split("operations, as the model tells")[1].split("torch operations")[0]
     lines = [line.split() for line in table.splitlines() if "linear" in line or "norm" in line]
-    assert [cell for cell in lines[0] if cell != "│"] == ["linear", "4", "2.00", "80.0", "500,000", "4.00", "2.00"]
+    assert [cell for cell in lines[0] if cell != "│"] == [
+        "linear",
+        "4",
+        "2.00",
+        "80.0",
+        "500,000",
+        "4.00",
+        "2.00",
+        "8.00",
+    ]
     assert [cell for cell in lines[1] if cell != "│"] == ["norm", "2", "0.500", "20.0", "250,000"]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from compiled_rig import (
@@ -35,7 +37,10 @@ from tiny_architectures import MIXED, prompts
 from torch import Tensor
 
 from quire_kernels.cpu import build, isa
+from quire_kernels.cpu.compiled.amounts import Amounts
 from quire_kernels.cpu.compiled.program import Program
+from quire_kernels.cpu.structs import Instruction, Op, StepStruct
+from quire_kernels.ops import AttentionMetadata
 from quire_models.testing import ChunkSpec, ModelDriver, run_tokens
 
 pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reason="the C++ ops cannot be compiled")
@@ -167,14 +172,36 @@ def test_timings_count_every_operation_and_reset_when_reported() -> None:
     run, x = ops().fused_blocks([gated, tanh, normed, gated], WIDTH), torch.randn(4, WIDTH)
     run(x.clone(), forward_of(4))
     with run.timing() as timings:
-        assert all(seconds == 0 for _, _, seconds in timings()), "what was not timed"
+        assert all(seconds == 0 for _, _, seconds, *_ in timings()), "what was not timed"
         run(x.clone(), forward_of(4))
         once = timings()
-        assert all(seconds == 0 for _, _, seconds in timings())
-    assert sum(count for _, count, _ in once) == sum(
+        assert all(seconds == 0 for _, _, seconds, *_ in timings())
+    assert sum(count for _, count, *_ in once) == sum(
         len(piece._code) for piece in run.stages if isinstance(piece, Program)
     )
-    assert all(seconds > 0 for _, _, seconds in once)
-    counts = {name: count for name, count, _ in once}
+    assert all(seconds > 0 for _, _, seconds, *_ in once)
+    counts = {name: count for name, count, *_ in once}
+    product = next(row for row in once if row.name == f"product {WIDTH} x {WIDTH}")
+    assert (product.bytes, product.flops) == (4 * (WIDTH * WIDTH + 4 * 2 * WIDTH), 2 * 4 * WIDTH * WIDTH)
     assert counts[f"product {WIDTH} x {2 * WIDTH}"] == counts[f"product {WIDTH} x {WIDTH}"] == 1
     assert {"act", "add", "scale", "add_rms_norm"} <= set(counts)
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 100])
+def test_attention_counts_what_its_tokens_see(window: int) -> None:
+    heads, kv_heads, width, lens, contexts = 4, 2, 8, [3, 1, 5], [3, 9, 7]
+    instruction = Instruction(op=Op.ATTENTION, window=window)
+    for view, parts in zip(instruction.inputs, (heads, kv_heads, kv_heads), strict=True):
+        view.parts, view.width = parts, width
+    rows = AttentionMetadata.unpaged(lens, torch.device("cpu"))
+    rows.contexts_host = np.array(contexts, np.int32)
+    amounts = Amounts((Instruction * 1)(instruction))
+    amounts.add(StepStruct(tokens=sum(lens)), SimpleNamespace(rows=rows))
+    seen = [
+        [{p for p in range(end) if not window or p >= end - window} for end in range(context - n + 1, context + 1)]
+        for n, context in zip(lens, contexts, strict=True)
+    ]
+    positions = sum(len(set.union(*tokens)) for tokens in seen)
+    pairs = sum(len(each) for tokens in seen for each in tokens)
+    assert amounts.drain() == [(4 * 2 * kv_heads * width * positions, 4 * heads * width * pairs)]
+    assert amounts.drain() == [(0, 0)]

@@ -39,13 +39,14 @@ def test_of_equals_the_first_counts_and_what_is_not_finite_has_none(cpp: CpuOps)
     assert product.argmax(x) == reference.argmax(product(x, float32=True)).tolist() == [5, 0, -1, -1]
 
 
-def test_much_memory_is_not_kept(cpp: CpuOps, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(argmax, "MAX_KEPT", 4 * 100 * 4)
-    product = cpp.linear(torch.randn(100, 32), None)
-    for rows in (4, 5, 3):
-        x = torch.randn(rows, 32)
-        assert product.argmax(x) == reference.argmax(product(x, float32=True)).tolist()
-        assert all((search._rows > 0) == (rows <= 4) for search in product.argmax._idle)
+def test_many_rows_are_searched_in_parts_of_limited_memory(cpp: CpuOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argmax, "MAX_OUTPUTS", 4 * 100 * 4)
+    for bind in bindings(cpp):
+        product = bind(torch.randn(100, 32), None)
+        for rows in (4, 5, 11, 3):
+            x = torch.randn(rows, 32)
+            assert product.argmax(x) == reference.argmax(product(x, float32=True)).tolist()
+            assert all(search._rows <= 4 for search in product.argmax._idle)
 
 
 def test_another_x_is_refused(cpp: CpuOps) -> None:

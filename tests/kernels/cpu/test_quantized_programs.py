@@ -120,7 +120,7 @@ def test_time_is_reported_by_shape() -> None:
     run = ops().fused_blocks([lambda x, fwd: second(first(x))], WIDTH)
     with run.timing() as rows:
         run(torch.randn(5, WIDTH), forward_of(5))
-        assert {name for name, _, _ in rows()} == {f"product_quantized {WIDTH} x 70", f"product_quantized 70 x {WIDTH}"}
+        assert {row.name for row in rows()} == {f"product_quantized {WIDTH} x 70", f"product_quantized 70 x {WIDTH}"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from quire_kernels.cpu.argmax import CpuArgmax
+from quire_kernels.cpu.compiled.amounts import OpTiming
 from quire_kernels.cpu.compiled.generation import generate
 from quire_kernels.cpu.compiled.program import Program
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward, RuntimesProxy, SegmentsProxy
@@ -79,8 +80,8 @@ class CompiledBlocks:
         return self._adapted_stages[several]
 
     @contextmanager
-    def timing(self) -> Iterator[Callable[[], list[tuple[str, int, float]]]]:
-        """Time every operation inside this context; the yielded function returns (operation, calls, seconds) rows."""
+    def timing(self) -> Iterator[Callable[[], list[OpTiming]]]:
+        """Time every operation inside this context; the yielded function returns a row for each."""
         self._timed = True
         try:
             yield lambda: [row for program in self._programs() for row in program.timings()]

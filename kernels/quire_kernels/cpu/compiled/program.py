@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.compiled.amounts import Amounts, OpTiming
 from quire_kernels.cpu.compiled.proxies import Proxy
 from quire_kernels.cpu.compiled.tracer import Tracer
 from quire_kernels.cpu.library import DTYPES, Library
@@ -31,7 +32,7 @@ class Program:
         self._last: Tensor | None = None
         self._reads_encoder = any(instruction.of_encoder for instruction in tracer.instructions)
         self.ends_with_selected = tracer.first_selected is not None and result.buffer >= tracer.first_selected
-        self._num_timed = 0
+        self._num_timed, self._amounts = 0, Amounts(self._code)
         # refilled by every call; the step struct points to them
         self._buffers = (c_void_p * len(tracer.widths))()
         self._cos, self._sin = ((c_void_p * len(tracer.angles))() for _ in range(2))
@@ -56,7 +57,9 @@ class Program:
         """
         tables = self.prepare(x, fwd, timed)
         self._library.run(self._step, self._code)
-        self._num_timed += timed
+        if timed:
+            self._num_timed += 1
+            self._amounts.add(self._step, fwd)
         del tables  # the tables must stay alive until the run has ended
         if self._result.buffer == 0:
             return x
@@ -141,18 +144,17 @@ class Program:
             kept += [cos, sin]
         return kept
 
-    def timings(self) -> list[tuple[str, int, float]]:
-        """(operation, calls, seconds) of the timed calls since the last call of this method."""
-        found: dict[str, tuple[int, float]] = {}
-        for i, instruction in enumerate(self._code):
+    def timings(self) -> list[OpTiming]:
+        """Of the timed calls since the last call of this method."""
+        found: dict[str, OpTiming] = {}
+        for i, (instruction, amounts) in enumerate(zip(self._code, self._amounts.drain(), strict=True)):
             name = Op(instruction.op).name.lower()
             if instruction.op in PRODUCTS:
                 name += f" {instruction.packed.inputs} x {instruction.packed.outputs}"
-            count, seconds = found.get(name, (0, 0.0))
-            found[name] = (count + self._num_timed, seconds + self._seconds[i])
+            found[name] = found.get(name, OpTiming(name)).plus(self._num_timed, self._seconds[i], *amounts)
             self._seconds[i] = 0.0
         self._num_timed = 0
-        return [(name, count, seconds) for name, (count, seconds) in found.items()]
+        return list(found.values())
 
 
 def _buffer_offsets(tracer: Tracer, result: int) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from quire_kernels.cpu.argmax import CpuArgmax
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.memory import empty
 from quire_kernels.cpu.structs import Instruction, Op, PackedMatrix, packed_copy
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Int8Linear:
         rows = x.reshape(-1, self.packed.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(len(rows), self.packed.outputs, dtype=torch.float32 if float32 else x.dtype)
+        out = empty(len(rows), self.packed.outputs, torch.float32 if float32 else x.dtype)
         scratch = torch.empty(len(rows), self.scratch, dtype=x.dtype)
         bias = 0 if self.bias is None else self.bias.data_ptr()
         packed, scales = packed_copy(self.packed), self.scales.data_ptr()

@@ -11,6 +11,7 @@ from torch import Tensor
 from quire_kernels.cpu.argmax import CpuArgmax
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.library import COMPRESSED_BYTES, DTYPES, Library, PackedWeight
+from quire_kernels.cpu.memory import empty
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, packed_copy
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class PackedLinear:
         rows = x.reshape(-1, self.packed.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(len(rows), self.packed.outputs, dtype=torch.float32 if float32 else x.dtype)
+        out = empty(len(rows), self.packed.outputs, torch.float32 if float32 else x.dtype)
         call = self._idle.pop() if self._idle else _LinearProgram(self)
         call.run(self._ops.library, rows, out)
         self._idle.append(call)

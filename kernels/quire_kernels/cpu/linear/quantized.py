@@ -12,6 +12,7 @@ from quire_kernels.cpu.argmax import CpuArgmax
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.library import DTYPES
 from quire_kernels.cpu.linear.quantized_packing import PackedCodes, pack
+from quire_kernels.cpu.memory import empty
 from quire_kernels.cpu.structs import Instruction, Op, packed_copy
 from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.quantized_rows import QuantizedRows
@@ -53,7 +54,7 @@ class QuantizedLinear:
         rows = x.reshape(-1, self.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(len(rows), self.packed.outputs, dtype=torch.float32 if float32 else x.dtype)
+        out = empty(len(rows), self.packed.outputs, torch.float32 if float32 else x.dtype)
         scratch = torch.empty(len(rows), self.scratch, dtype=x.dtype)
         self._ops.run(op, [rows, scratch], out, **self._fields, wide=int(float32))
         return out.view(*x.shape[:-1], self.packed.outputs)

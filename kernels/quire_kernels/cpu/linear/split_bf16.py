@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.compiled.proxies import Proxy
+from quire_kernels.cpu.memory import empty
 from quire_kernels.cpu.structs import Op, packed_copy
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SplitBf16Linear:
         rows = x.reshape(-1, self.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(len(rows), self.packed.outputs)
+        out = empty(len(rows), self.packed.outputs, torch.float32)
         bias = 0 if self.bias is None else self.bias.data_ptr()
         fields: dict[str, Any] = {"packed": packed_copy(self.packed), "bias": bias}
         self._ops.run(Op.PRODUCT_SPLIT, [rows], out, **fields)

@@ -8,6 +8,7 @@
 #include "gemm/packed.hpp"
 #include "gemm/gemm_compressed.hpp"
 #include "gemm/gemm_tiling.hpp"
+#include "gemm/gemm_groups.hpp"
 #include "gemm/gemm_epilogue.hpp"
 #include "gemm/gemm_vector.hpp"
 #include "rowwise.hpp"
@@ -59,6 +60,29 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   epilogue.rest();
 }
 
+// `multiply_with` for so many rows that reading the weights takes little of the time.
+template <class T, class Tiles>
+void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t stride, int64_t rows, const Packed& w,
+                   const GemmOutput& to, PrefetchQueue& queue) {
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panel_units = units * PANEL;
+  const int64_t row_bytes = stride * static_cast<int64_t>(sizeof(T));
+  const bool exact = inputs == w.inputs;
+  alignas(64) float sums[Tiles::ROWS * PANEL];
+  const uint32_t* weights = nullptr;
+  const GemmGroups groups(worker, rows, Tiles::ROWS, w, units, panel_units * 4);
+  queue.spread(groups.units_of_each(worker));
+  const auto begin = [&](int64_t first, int64_t last) { weights = tiles.group(w, first, last, units); };
+  groups.each_tile(worker, begin, [&](const GroupTile& tile) {
+    const T *some = x + tile.row * stride, *after = some + tile.count * stride;
+    if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
+    each_panel(tile, after, tile.count * row_bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
+      prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
+      tiles.group_sums(tile.count, some, exact ? stride : inputs, weights + (panel - tile.first) * panel_units, units, sums, next, behind);
+      apply_epilogue<T>(w, to, panel, tile.row, tile.count, sums);
+    });
+  });
+}
+
 // `multiply_with` for so few rows that reading the weights takes all the time: each thread reads several panels at
 // once, because several streams get more bandwidth than one.
 template <class T, class Kernel>
@@ -100,6 +124,11 @@ void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed
 template <class T>
 void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
               PrefetchQueue& queue) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 2)
+    if (w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
+  if (!w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, queue);
+#endif
   if constexpr (sizeof(T) == 2)
     if (w.book) return multiply_with<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
   if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);

@@ -43,9 +43,10 @@ class CompressedPanelReader {
 
 // Sums of ROWS rows and one panel.
 template <int ROWS>
-inline void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelReader reader, int64_t units,
+[[gnu::noinline]] void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelReader reader, int64_t units,
                              float* sums, PrefetchStream stream, PrefetchStream queue) {
   F16 acc[ROWS][2];
+#pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
   for (int64_t u = 0; u < units; u += 2, stream.at += 2 * stream.step, queue.at += 2 * queue.step) {
     for (int64_t line = 0; line < 2 * stream.step; line += 64) _mm_prefetch(stream.at + line, _MM_HINT_T0);
@@ -62,6 +63,7 @@ inline void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelRe
         acc[r][1] = dot(acc[r][1], a, w[2 * k + 1], bf16{});
       }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) {
     store(sums + r * PANEL, acc[r][0]);
     store(sums + r * PANEL + LANES, acc[r][1]);
@@ -83,6 +85,17 @@ struct CompressedTiles {
   static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
   const PanelCodebook& book;
 
+  // Decompresses panels, one after another, to memory of the thread.
+  const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
+    uint32_t* plain = memory((last - first) * units);
+    for (int64_t i = first; i < last; i++) decompress({book, w.panel(i, units)}, units, plain + (i - first) * units * PANEL);
+    return plain;
+  }
+  static void group_sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
+                        PrefetchStream stream, PrefetchStream queue) {
+    sum_some<bf16>(rows, x, stride, w, units, out, stream, queue);
+  }
+
   template <class Between>
   void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&) {
@@ -92,15 +105,24 @@ struct CompressedTiles {
       return sum_some_compressed(tile.count, x, stride, reader, units, out,
                               tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
     }
+    uint32_t* mine = memory((tile.last - tile.first) * units) + (panel - tile.first) * units * PANEL;
+    if (tile.fresh) decompress(reader, units, mine);
+    sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
+  }
+
+ private:
+  // The thread's memory for decompressed panels of this many units in total.
+  static uint32_t* memory(int64_t units) {
     static thread_local ScratchBuffer<uint32_t> plain;
-    plain.fit((tile.last - tile.first) * units * PANEL);
-    uint32_t* mine = plain.data() + (panel - tile.first) * units * PANEL;
-    for (int64_t u = 0; tile.fresh && u < units; u += 2) {
+    plain.fit(units * PANEL);
+    return plain.data();
+  }
+  static void decompress(CompressedPanelReader reader, int64_t units, uint32_t* to) {
+    for (int64_t u = 0; u < units; u += 2, to += GROUP_VECTORS * LANES) {
       U16 group[GROUP_VECTORS];
       reader.next(group);
-      for (int i = 0; i < GROUP_VECTORS; i++) store_units(mine + u * PANEL + i * LANES, group[i]);
+      for (int i = 0; i < GROUP_VECTORS; i++) store_units(to + i * LANES, group[i]);
     }
-    sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
   }
 };
 

@@ -109,4 +109,13 @@ void apply_epilogue(const Packed& w, const GemmOutput& to, int64_t panel, int64_
   Epilogue<T>(w, to, panel, row, rows, sums).rest();
 }
 
+// Prefetches the lines of y that the sums of these rows and a panel will be written to.
+template <class T>
+void prefetch_outputs(const Packed& w, const GemmOutput& to, int64_t panel, int64_t row, int64_t rows) {
+  const int64_t bytes = to.wide ? sizeof(float) : sizeof(T), width = w.halves ? LANES : PANEL;
+  const char* at = static_cast<const char*>(to.y) + (row * to.stride + panel * width) * bytes;
+  for (int64_t r = 0; r < rows; r++, at += to.stride * bytes)
+    for (int64_t line = 0; line < width * bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
+}
+
 }  // namespace quire

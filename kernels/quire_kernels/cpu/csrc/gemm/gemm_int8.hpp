@@ -63,27 +63,29 @@ constexpr int byte_ways(int rows) { return rows == 1 ? 2 : 1; }
 
 // Sums of ROWS rows and HALVES halves of a panel.
 template <int ROWS, int HALVES, int WAYS>
-inline void sum_halves(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+[[gnu::noinline]] void sum_halves(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
                        PrefetchStream stream, PrefetchStream queue) {
   S16 acc[ROWS][WAYS][HALVES];
   for (auto& row : acc)
     for (auto& way : row)
       for (S16& half : way) half = no_sums();
-  for (int64_t u = 0; u < units; u += WAYS) {
+  RowPositions<ROWS> rows(x, stride);
+  for (const uint32_t* end = w + units * PANEL; w < end; w += UNITS_AT_ONCE * PANEL, rows.advance(4 * UNITS_AT_ONCE)) {
 #pragma GCC unroll 4
-    for (int k = 0; k < WAYS; k++, stream.at += stream.step, queue.at += queue.step) {
+    for (int k = 0; k < UNITS_AT_ONCE; k++, stream.at += stream.step, queue.at += queue.step) {
+      asm("" : "+r"(stream.at), "+r"(queue.at));  // or compilers keep the positions of all units
       U16 unit[HALVES];
 #pragma GCC unroll 2
       for (int h = 0; h < HALVES; h++) {
         _mm_prefetch(stream.at + h * 4 * LANES, _MM_HINT_T0);
-        unit[h] = load_units(w + (u + k) * PANEL + h * LANES);
+        unit[h] = load_units(w + k * PANEL + h * LANES);
       }
       _mm_prefetch(queue.at, _MM_HINT_T1);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
-        const U16 a = same_unit(x + r * stride + (u + k) * 4);
+        const U16 a = same_unit(rows[r] + 4 * k);
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) acc[r][k][h] = dot_bytes(acc[r][k][h], unit[h], a);
+        for (int h = 0; h < HALVES; h++) acc[r][k % WAYS][h] = dot_bytes(acc[r][k % WAYS][h], unit[h], a);
       }
     }
   }
@@ -194,6 +196,26 @@ void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows
   });
 }
 
+// `multiply_bytes` for many rows.
+template <class T>
+void multiply_many_bytes(Worker& worker, const ByteRows& x, int64_t rows, const Packed& w, const float* scales,
+                         const GemmOutput& to, PrefetchQueue& queue) {
+  const int64_t units = x.width / 4;
+  alignas(64) int32_t sums[BYTE_ROWS * PANEL];
+  alignas(64) float scaled[BYTE_ROWS * PANEL];
+  const GemmGroups groups(worker, rows, BYTE_ROWS, w, units, w.panel_bytes(units));
+  queue.spread(groups.units_of_each(worker));
+  groups.each_tile(worker, [](int64_t, int64_t) {}, [&](const GroupTile& tile) {
+    const int8_t *some = x.row(tile.row), *after = x.row(tile.row + tile.count);
+    each_panel(tile, after, after - some, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
+      prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
+      byte_sums_of(tile.count, some, x.stride(), w.panel(panel, units), units, sums, next, behind);
+      scale_sums(x, tile.row, tile.count, sums, scales + panel * PANEL, scaled);
+      apply_epilogue<T>(w, to, panel, tile.row, tile.count, scaled);
+    });
+  });
+}
+
 }  // namespace quire
 
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
@@ -229,6 +251,9 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
 #endif
   if constexpr (BYTE_PANELS > 1)
     if (rows == 1) return multiply_byte_row<T>(worker, bytes, w, scales, to);
+#if defined(__AVX512F__)
+  if (rows >= MANY_ROWS) return multiply_many_bytes<T>(worker, bytes, rows, w, scales, to, queue);
+#endif
   multiply_bytes<T>(worker, VectorBytes{}, bytes, rows, w, scales, to, queue);
 }
 

@@ -11,23 +11,61 @@ inline void prefetch_lines(const char* at) {
   _mm_prefetch(at + 64, _MM_HINT_T0);
 }
 
-// Sums of ROWS rows of x and one panel.
-template <class T, int ROWS>
-inline void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, PrefetchStream stream,
-                     PrefetchStream queue) {
-  F16 acc[ROWS][2];
-  for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
-  for (int64_t u = 0; u < units; u++, stream.at += stream.step, queue.at += queue.step) {
-    prefetch_lines(stream.at);
-    _mm_prefetch(queue.at, _MM_HINT_T1);
-    const U16 w0 = load_units(w + u * PANEL), w1 = load_units(w + u * PANEL + LANES);
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-      const U16 a = same_unit(x + r * stride + u * PER_UNIT<T>);
-      acc[r][0] = dot(acc[r][0], a, w0, T{});
-      acc[r][1] = dot(acc[r][1], a, w1, T{});
+// Positions in ROWS rows at equal distances. An address may be a register plus another one times 1 or 2, so one register
+// serves three rows: with one for each row, compilers keep some of them in vector registers.
+template <int ROWS>
+class RowPositions {
+ public:
+  RowPositions(const void* first, int64_t distance) : distance_(distance) {
+    bases_[0] = static_cast<const char*>(first);
+#pragma GCC unroll 8
+    for (int i = 1; i < BASES; i++) bases_[i] = bases_[i - 1] + 3 * distance;
+    advance(0);
+  }
+  const char* operator[](int row) const { return bases_[row / 3] + row % 3 * distance_; }
+  void advance(int64_t bytes) {
+    asm("" : "+r"(distance_));  // hides from compilers what they would keep sums of in further registers
+#pragma GCC unroll 8
+    for (int i = 0; i < BASES; i++) {
+      bases_[i] += bytes;
+      asm("" : "+r"(bases_[i]));
     }
   }
+
+ private:
+  static constexpr int BASES = (ROWS + 2) / 3;
+  const char* bases_[BASES];
+  int64_t distance_;
+};
+
+constexpr int64_t UNITS_AT_ONCE = 4;  // of loops over units, of which there is a multiple
+
+// Sums of ROWS rows of x and one panel. A function of its own, as those in the other files: if g++ inlines kernels of all
+// heights into one function, it keeps sums of some of them in memory, which takes twice the time.
+template <class T, int ROWS>
+[[gnu::noinline]] void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, PrefetchStream stream,
+                     PrefetchStream queue) {
+  F16 acc[ROWS][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
+  RowPositions<ROWS> rows(x, stride * static_cast<int64_t>(sizeof(T)));
+  for (const uint32_t* end = w + units * PANEL; w < end; w += UNITS_AT_ONCE * PANEL) {
+#pragma GCC unroll 4
+    for (int k = 0; k < UNITS_AT_ONCE; k++, stream.at += stream.step, queue.at += queue.step) {
+      prefetch_lines(stream.at);
+      _mm_prefetch(queue.at, _MM_HINT_T1);
+      asm("" : "+r"(stream.at), "+r"(queue.at));  // or compilers keep the positions of all units
+      const U16 w0 = load_units(w + k * PANEL), w1 = load_units(w + k * PANEL + LANES);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const U16 a = same_unit(rows[r] + 4 * k);
+        acc[r][0] = dot(acc[r][0], a, w0, T{});
+        acc[r][1] = dot(acc[r][1], a, w1, T{});
+      }
+    }
+    rows.advance(4 * UNITS_AT_ONCE);
+  }
+#pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) {
     store(sums + r * PANEL, acc[r][0]);
     store(sums + r * PANEL + LANES, acc[r][1]);
@@ -53,6 +91,12 @@ template <class T>
 struct VectorTiles {
   static constexpr int64_t ROWS = MAX_ROWS;
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
+
+  const uint32_t* group(const Packed& w, int64_t first, int64_t, int64_t units) const { return w.panel(first, units); }
+  static void group_sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
+                        PrefetchStream stream, PrefetchStream queue) {
+    sum_some<T>(rows, x, stride, w, units, out, stream, queue);
+  }
 
   template <class Between>
   void sums(const GemmTile& tile, int64_t panel, const T* x, int64_t stride, const uint32_t* w, int64_t units,

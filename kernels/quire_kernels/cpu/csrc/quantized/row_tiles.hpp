@@ -6,6 +6,8 @@
 // begins two of these each cycle: at most 102 (93) products of a code and a byte a cycle. Six rows take 62 cycles for a
 // step and 32 outputs, of 60, and some 100 more for each panel.
 #pragma once
+#include "gemm/gemm_groups.hpp"
+#include "gemm/gemm_vector.hpp"
 #include "quantized/kernels.hpp"
 
 namespace quire {
@@ -17,10 +19,6 @@ struct PreparedTile {
   const int8_t* x;
   const StepOfRow* steps;
   int64_t stride;
-
-  const StepOfRow& step(int64_t r) const {
-    return *reinterpret_cast<const StepOfRow*>(reinterpret_cast<const uint8_t*>(steps) + r * stride);
-  }
 };
 
 // Prefetches the bytes of one step of a stream: usually no more than two lines.
@@ -41,9 +39,11 @@ void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, con
   F16 totals[ROWS][2], scale0 = zero(), scale1 = zero();
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++) totals[r][0] = totals[r][1] = zero();
+  RowPositions<ROWS> columns(rows.x, rows.stride), steps(rows.steps, rows.stride);
+  const auto step_of = [&](int r) -> const StepOfRow& { return *reinterpret_cast<const StepOfRow*>(steps[r]); };
   const uint8_t* offsets = at;
   // One loop of all steps: compilers keep what two nested loops need in vector registers, and wait for those.
-  for (int64_t step = q.steps(), left = 0; step > 0; step--, left--) {
+  for (int64_t count = q.steps(), left = 0; count > 0; count--, left--) {
     if (left == 0) {
       load_scales(at, wide, scale0, scale1);
       at += scale_bytes;
@@ -52,7 +52,7 @@ void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, con
     }
     S16 sums[ROWS][2];
 #pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = starting(rows.step(r).start);
+    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = starting(step_of(r).start);
     for_each_unit<STEP / 4>([&](auto number) {
       constexpr int U = decltype(number)::value;
       U16 w0, w1;
@@ -60,15 +60,15 @@ void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, con
       if constexpr (TABLE) w0 = looked_up(table, w0), w1 = looked_up(table, w1);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
-        const U16 columns = same_unit(rows.x + r * rows.stride + 4 * U);
-        sums[r][0] = Sums::add(sums[r][0], w0, columns), sums[r][1] = Sums::add(sums[r][1], w1, columns);
+        const U16 unit = same_unit(columns[r] + 4 * U);
+        sums[r][0] = Sums::add(sums[r][0], w0, unit), sums[r][1] = Sums::add(sums[r][1], w1, unit);
       }
     });
     prefetch_step(next);
     _mm_prefetch(queue.at, _MM_HINT_T1);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const F16 x_scale = set1(rows.step(r).scale);
+      const F16 x_scale = set1(step_of(r).scale);
       totals[r][0] = added_step<Sums>(totals[r][0], sums[r][0], x_scale, scale0);
       totals[r][1] = added_step<Sums>(totals[r][1], sums[r][1], x_scale, scale1);
     }
@@ -77,11 +77,12 @@ void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, con
       load_scales(offsets, wide, offset0, offset1);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
-        const F16 x_sum = set1(rows.step(r).sum);
+        const F16 x_sum = set1(step_of(r).sum);
         totals[r][0] = fma(offset0, x_sum, totals[r][0]), totals[r][1] = fma(offset1, x_sum, totals[r][1]);
       }
     }
-    rows.steps++, rows.x += STEP, at += STEP_BYTES, next.at += next.step, queue.at += queue.step;
+    columns.advance(STEP), steps.advance(sizeof(StepOfRow));
+    at += STEP_BYTES, next.at += next.step, queue.at += queue.step;
   }
   const F16 factor0 = load(factors), factor1 = load(factors + LANES);
 #pragma GCC unroll 8
@@ -129,15 +130,26 @@ void multiply_row_tiles(Worker& worker, const PreparedRows& x, int64_t rows, con
   alignas(64) float products[TILE_HEIGHT * PANEL];
   const TileKernels kernels = tile_kernels(q);
   const int64_t units = q.steps();
+  const auto multiply = [&](int64_t row, int64_t count, int64_t panel, PrefetchStream next, PrefetchStream beside) {
+    const PreparedTile some{reinterpret_cast<const int8_t*>(x.row(row)), x.steps(row), x.stride()};
+    kernels.of[count - 1](q, reinterpret_cast<const uint8_t*>(w.panel(panel, 0)), some, q.factors + panel * PANEL, next, beside, products);
+    finish(panel, row, count, products);
+  };
+  if (rows >= MANY_ROWS) {
+    const GemmGroups groups(worker, rows, TILE_HEIGHT, w, units, w.bytes);
+    queue.spread(groups.units_of_each(worker));
+    return groups.each_tile(worker, [](int64_t, int64_t) {}, [&](const GroupTile& tile) {
+      const int64_t bytes = tile.count * x.stride();
+      each_panel(tile, x.row(tile.row) + bytes, bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
+        multiply(tile.row, tile.count, panel, next, behind);
+      });
+    });
+  }
   const GemmTiling tiling(worker, {TILE_HEIGHT, true, 1 << 18, 64}, rows, x.stride(), w, units);
   queue.spread(tiling.units_of_each(worker));
   tiling.each_tile(worker, [&](const GemmTile& tile) {
-    for (int64_t panel = tile.first; panel < tile.last; panel++) {
-      const PreparedTile some{reinterpret_cast<const int8_t*>(x.row(tile.row)), x.steps(tile.row), x.stride()};
-      kernels.of[tile.count - 1](q, reinterpret_cast<const uint8_t*>(w.panel(panel, 0)), some,
-                                 q.factors + panel * PANEL, tile.beside(panel), queue.next(units), products);
-      finish(panel, tile.row, tile.count, products);
-    }
+    for (int64_t panel = tile.first; panel < tile.last; panel++)
+      multiply(tile.row, tile.count, panel, tile.beside(panel), queue.next(units));
   });
 }
 

@@ -1,0 +1,80 @@
+// Multiply-adds on registers only: the most that a core computes with the best instructions of its instruction set.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int SUMS = 12;  // independent sums, more than instructions in flight; with two operands they fit 16 registers
+
+#if defined(__AMX_TILE__)
+struct TileConfig {
+  uint8_t palette = 1, start = 0, unused[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+double bf16_flops(int64_t rounds, const float*, float*) {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t i = 0; i < rounds; i++) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 4.0 * 16 * 16 * 32 * 2 * rounds;
+}
+#elif defined(__AVX512BF16__)
+double bf16_flops(int64_t rounds, const float* in, float* out) {
+  const __m512bh x = (__m512bh)_mm512_loadu_ps(in), y = (__m512bh)_mm512_loadu_ps(in + 16);
+  __m512 sums[SUMS];
+  for (int k = 0; k < SUMS; k++) sums[k] = _mm512_set1_ps(in[k]);
+  for (int64_t i = 0; i < rounds; i++)
+    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, x, y);
+  for (auto& sum : sums) _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
+  return 64.0 * SUMS * rounds;
+}
+#endif
+
+#if defined(__AVX512F__)
+double float_flops(int64_t rounds, const float* in, float* out) {
+  const __m512 x = _mm512_loadu_ps(in), y = _mm512_loadu_ps(in + 16);
+  __m512 sums[SUMS];
+  for (int k = 0; k < SUMS; k++) sums[k] = _mm512_set1_ps(in[k]);
+  for (int64_t i = 0; i < rounds; i++)
+    for (auto& sum : sums) sum = _mm512_fmadd_ps(x, y, sum);
+  for (auto& sum : sums) _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
+  return 32.0 * SUMS * rounds;
+}
+#else
+double float_flops(int64_t rounds, const float* in, float* out) {
+  const __m256 x = _mm256_loadu_ps(in), y = _mm256_loadu_ps(in + 16);
+  __m256 sums[SUMS];
+  for (int k = 0; k < SUMS; k++) sums[k] = _mm256_set1_ps(in[k]);
+  for (int64_t i = 0; i < rounds; i++)
+    for (auto& sum : sums) sum = _mm256_fmadd_ps(x, y, sum);
+  for (auto& sum : sums) _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sum));
+  return 16.0 * SUMS * rounds;
+}
+#endif
+
+}  // namespace
+
+// Computes on the calling thread; returns the number of floating-point operations. in: float [32]. out: float [16].
+extern "C" double multiply_adds(int32_t is_bf16, int64_t rounds, const float* in, float* out) {
+#if defined(__AMX_TILE__) || defined(__AVX512BF16__)
+  if (is_bf16) return bf16_flops(rounds, in, out);
+#endif
+  return float_flops(rounds, in, out);  // bfloat16 is widened where no instruction multiplies it
+}
