@@ -49,6 +49,7 @@ class Attention:
     page_size: int = 16
     shared: int = 0
     groups: HeadGroups | None = None
+    sinks: tuple[float, ...] | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, AttentionMetadata, int]:
@@ -74,7 +75,8 @@ class Attention:
         k_pool, v_pool = self.pools(pages)
         module.write_kv(k, v, k_pool, v_pool, slot_mapping)
         given = rows or all_rows, self.dim**-0.5, self.window, self.softcap
-        return module.paged_attention(mine if q is None else q, k_pool, v_pool, *given, groups=self.groups)
+        sinks = None if self.sinks is None else torch.tensor(self.sinks)
+        return module.paged_attention(mine if q is None else q, k_pool, v_pool, *given, groups=self.groups, sinks=sinks)
 
 
 @cache

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import pytest
 import torch
 from attention_rig import SINGLE, STEPS, Attention, cut, expected
@@ -112,6 +116,61 @@ def test_a_chunk_is_the_same_however_it_is_cut(cpp_floats: CpuOps, dtype: torch.
         close(one_by_one, whole)
     else:
         assert torch.equal(one_by_one, whole)
+
+
+LONG = [
+    ((1,), (4500,)),
+    ((3, 1), (4100, 30)),
+    ((1, 1, 1), (4300, 4250, 2070)),
+    ((40, 1), (2100, 4097)),
+]
+"""Contexts of several splits (2048 positions): threads share the splits of a tile."""
+
+
+@contextmanager
+def computed_by(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("window", [None, 2500])
+@pytest.mark.parametrize("sinks", [None, (2.0, -1.0, 0.0, 30.0, -30.0, 1.0)])
+def test_long_contexts_are_the_reference_and_the_same_by_any_number_of_threads(
+    cpp_floats: CpuOps, dtype: torch.dtype, window: int | None, sinks: tuple[float, ...] | None
+) -> None:
+    for lens, contexts in LONG:
+        shared = 129 if len(lens) == 3 else 0
+        case = Attention(lens, contexts, 6, 2, 16, dtype, window, shared=shared, sinks=sinks)
+        with computed_by(1):
+            alone = case.by(cpp_floats)
+        close(alone, expected(case))
+        for threads in (2, 3):
+            with computed_by(threads):
+                assert torch.equal(case.by(cpp_floats), alone), (lens, threads)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_long_prompt_is_the_same_in_chunks_of_any_size(cpp_floats: CpuOps, dtype: torch.dtype, seed: int) -> None:
+    """Its last 300 tokens; a split begins among them. Chunks have at least the lines that AMX tiles need."""
+    context, tokens = 4200, 300
+    case, rng, done = Attention((tokens,), (context,), 6, 2, 16, dtype), np.random.default_rng(seed), 0
+    q, whole, pages = case.tensors[0], case.by(cpp_floats), case.tensors[4].pages
+    while done < tokens:
+        size = min(int(rng.integers(8, 130)), tokens - done)
+        size = size if tokens - done - size >= 8 else tokens - done
+        end = context - tokens + done + size
+        host = np.array([size], np.int32), np.array([end], np.int32)
+        starts = torch.tensor([0, size], dtype=torch.int32)
+        chunk = AttentionMetadata(starts, torch.from_numpy(host[1]), pages, *host, size, end)
+        part = slice(done, done + size)
+        assert torch.equal(case.by(cpp_floats, chunk, q[part]), whole[part]), part
+        done += size
 
 
 # --- storing ---------------------------------------------------------------------------------------------

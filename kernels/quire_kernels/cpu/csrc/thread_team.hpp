@@ -49,6 +49,7 @@ class Team {
     std::atomic<int> core{-1};
   };
   LastCore cores_[MAX_THREADS];  // core on which each thread was last seen
+  void* common_ = nullptr;       // memory of one thread that all use
 };
 
 // A thread's handle of its team.
@@ -78,6 +79,15 @@ class Worker {
   template <class Work>
   void each(int64_t count, Work&& work) {
     each_few(count, 1, [&](int64_t i, int64_t) { work(i); });
+  }
+
+  // Returns to all threads the memory that make() returns to one of them; ends the phase. At most once between two
+  // other phases, so that no thread still uses the pointer of an earlier call.
+  template <class Make>
+  void* common(Make&& make) {
+    if (id == 0) team_.common_ = make();
+    barrier();
+    return team_.common_;
   }
 
   // Returns when all threads have arrived. A waiting thread calls idle() meanwhile, which does a small piece of

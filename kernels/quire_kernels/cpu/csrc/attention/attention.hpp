@@ -2,15 +2,15 @@
 // sum (online softmax: Milakov & Gimelshein 2018; Rabe & Staats 2021; FlashAttention, Dao et al. 2022).
 //
 // A tile is some tokens of one row of the step with all the query heads of one key-value head; its lines are
-// (token, head) pairs. Lines are independent of each other, and blocks of positions begin at position 0 for every
-// tile, so a line's result does not depend on how the step was split. The exceptions are bfloat16 with quantized pages,
-// where tiles with few lines compute with more digits, and AMX tiles, which take more positions at a time if there are
-// many lines: by less than that type's rounding. With `AttentionArgs::exact` there are none.
+// (token, head) pairs. Lines are independent of each other, and blocks and splits (`attention/attention_splits.hpp`)
+// begin at position 0 for every tile, so a line's result does not depend on how the step was divided. The exceptions are
+// bfloat16 with quantized pages, where tiles with few lines compute with more digits, and AMX tiles, which take more
+// positions at a time if there are many lines: by less than that type's rounding. With `AttentionArgs::exact` there are
+// none.
 #pragma once
 #include "attention/attention_offsets.hpp"
-#include "attention/attention_tiles.hpp"
+#include "attention/attention_splits.hpp"
 #include "attention/attention_vector.hpp"
-#include "sampling/softmax.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include "attention/attention_amx.hpp"
 #endif
@@ -139,8 +139,9 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
         set_next<T>(args, next, head - first, last - first, block);
       find<Kind>(args, here, head, mine.values.data(), block);
       block.head = args.first_query(head), block.queries = args.queries(head);
-      if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
       const Lines own = lines.of(block.queries);
+      if (block.begin % SPLIT == 0 && block.begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
+      if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
       if constexpr (Kind::HAS_HEIGHT) kind.set_height(own.count);
       attend_block<T>(args, own, block, mine, (head - first) * stride, kind);
     }
@@ -169,21 +170,6 @@ void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& spa
   attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
 }
 
-// A sink is the first score of a line: its weight, 1, is in the sum, but nothing of it is in the output.
-template <class T>
-void begin_with_sinks(const AttentionArgs& args, Scratch<T>& mine, int64_t tokens, int64_t first, int64_t last,
-                      int64_t stride) {
-  const ScoreTransform soft(args);
-  for (int64_t head = first; head < last; head++) {
-    const int64_t queries = args.queries(head);
-    for (int64_t l = 0; l < tokens * queries; l++) {
-      const int64_t at = (head - first) * stride + l;
-      mine.top[at] = soft.raw(args.sinks[args.first_query(head) + l % queries]);
-      mine.totals[at * LANES] = 1.0f;
-    }
-  }
-}
-
 // Copies the queries of a tile and resets its outputs.
 template <class T>
 void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> q) {
@@ -210,69 +196,71 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
   std::fill_n(mine.out.data(), all * width, 0.0f);
   std::fill_n(mine.top.data(), all, HIDDEN);
   std::fill_n(mine.totals.data(), all * LANES, 0.0f);
-  if (args.sinks) begin_with_sinks(args, mine, tile.tokens, first, last, stride);
-}
-
-template <class T>
-void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> out) {
-  const int64_t dim = args.v.dim, width = padded(dim, LANES);
-  Scratch<T>& mine = scratch<T>();
-  for (int64_t head = first; head < last; head++) {
-    const int64_t queries = args.queries(head);
-    for (int64_t l = 0; l < tile.tokens * queries; l++) {
-      const int64_t at = (head - first) * stride + l;
-      T* to = out.row(tile.token + l / queries, args.first_query(head) + l % queries);
-      float* sums = mine.out.data() + at * width;
-      if (args.k.stored == Stored::int4) rotate_blocks(sums, dim, sums);
-      const F16 inverse = set1(1.0f / sum(load(mine.totals.data() + at * LANES)));
-      lanes(dim, [&](int64_t i, int n) { set(to + i, load(sums + i) * inverse, n); });
-    }
-  }
+  each_line(args, tile, first, last, [&](int64_t, int64_t head, int64_t kv_head, int64_t l) {
+    begin_line(args, head, width, earlier_sums(mine, (kv_head - first) * stride + l, width));
+  });
 }
 
 // after: the span that this thread will probably read next.
 template <class T>
-void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Span& after, int64_t first,
-                 int64_t last, Rows<T> q, Rows<T> out) {
+void attend_part(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Part& part, const Span& after,
+                 int64_t first, int64_t last, Rows<T> q, Rows<T> out, float* stored) {
   const int64_t count = tile.tokens * args.group;
   const int64_t stride = count > FEW_LINES ? padded(count, STRIP) : count;
   begin_tile(args, tile, first, last, stride, q);
-  const Span span = span_of(args, rows, tile);
+  const auto clipped = [&](Span span) {
+    return Span{span.pages, std::max(span.begin, part.begin), std::min(span.end, part.end)};
+  };
+  const Span whole = span_of(args, rows, tile), span = clipped(whole);
   if (tile.shared == 0) {
     const int32_t* ends = rows.ends ? rows.ends + tile.token : nullptr;
     attend_lines<T>(args, {0, tile.tokens, tile.position, ends}, span, after, first, last, stride);
   } else {
     const auto rest = [&](int64_t t) {
-      return Span{span.pages + t * rows.pages_stride, span.end, rows.contexts[tile.row + t]};
+      return clipped({whole.pages + t * rows.pages_stride, whole.end, rows.contexts[tile.row + t]});
     };
-    attend_lines<T>(args, {0, tile.tokens, span.end}, span, rest(0), first, last, stride);
-    for (int64_t t = 0; t < tile.tokens; t++) {
-      const Span own = rest(t);
-      attend_lines<T>(args, {t, 1, own.end - 1}, own, t + 1 < tile.tokens ? rest(t + 1) : after, first, last, stride);
-    }
+    const auto next = [&](int64_t t) {  // the next that has positions here
+      while (t < tile.tokens && rest(t).begin >= rest(t).end) t++;
+      return t;
+    };
+    const auto span_after = [&](int64_t t) { return next(t) < tile.tokens ? rest(next(t)) : after; };
+    if (span.begin < span.end) attend_lines<T>(args, {0, tile.tokens, whole.end}, span, span_after(0), first, last, stride);
+    for (int64_t t = next(0); t < tile.tokens; t = next(t + 1))
+      attend_lines<T>(args, {t, 1, rows.contexts[tile.row + t] - 1}, rest(t), span_after(t + 1), first, last, stride);
   }
-  end_tile(args, tile, first, last, stride, out);
+  end_part(args, tile, part, first, last, stride, out, stored);
 }
-
-constexpr int64_t ITEMS_PER_THREAD = 6;  // with so many items, threads finish at about the same time
 
 template <class T>
 void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q, Rows<T> out) {
   if (args.latent && !args.exact) divide_heads(args, rows.query_starts[rows.count], worker.size);
   if (args.group == 0) args.group = args.heads / args.k.heads;
-  std::vector<Tile>& tiles = scratch<T>().tiles;
-  split_tiles(rows, args, tiles);
-  const int64_t count = static_cast<int64_t>(tiles.size());
-  const int64_t heads = count >= ITEMS_PER_THREAD * worker.size && count >= rows.count ? args.k.heads : 1;
-  worker.each(count * (args.k.heads / heads), [&](int64_t i) {
-    const int64_t parts = args.k.heads / heads, head = i % parts * heads;
-    const Tile& tile = tiles[i / parts];
-    const Span after = span_of(args, rows, tiles[std::min(count - 1, (i + 1) / parts)]);
-    attend_tile<T>(args, rows, tile, after, head, head + heads, q, out);
+  Scratch<T>& mine = scratch<T>();
+  split_tiles(rows, args, mine.tiles);
+  const std::vector<Part>& parts = mine.parts;
+  const int64_t lines = split_parts(args, rows, mine.tiles, worker.size, mine.parts);
+  const int64_t width = padded(args.v.dim, LANES), count = static_cast<int64_t>(parts.size());
+  const auto memory = [&] { return mine.stored.fit(lines * LineSums::floats(width)), mine.stored.data(); };
+  float* stored = lines ? static_cast<float*>(worker.common(memory)) : nullptr;
+  const bool apart = count < ITEMS_PER_THREAD * worker.size || static_cast<int64_t>(mine.tiles.size()) < rows.count;
+  const int64_t heads = apart ? 1 : args.k.heads, pieces = args.k.heads / heads;
+  worker.each(count * pieces, [&](int64_t i) {
+    const Part &part = parts[i / pieces], &next = parts[std::min(count - 1, (i + 1) / pieces)];
+    Span after = span_of(args, rows, mine.tiles[next.tile]);
+    after.begin = std::max(after.begin, std::min(next.begin, after.end - 1));
+    const int64_t head = i % pieces * heads;
+    attend_part<T>(args, rows, mine.tiles[part.tile], part, after, head, head + heads, q, out, stored);
   });
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   _tile_release();
 #endif
+  if (!lines) return;
+  worker.barrier();
+  worker.each(count * args.k.heads, [&](int64_t i) {
+    const size_t at = i / args.k.heads;
+    const bool first = parts[at].stored >= 0 && (at == 0 || parts[at - 1].tile != parts[at].tile);
+    if (first) merge_splits(args, parts, at, i % args.k.heads, out, stored);
+  });
 }
 
 }  // namespace quire

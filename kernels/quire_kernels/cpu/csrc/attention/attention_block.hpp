@@ -97,6 +97,12 @@ struct Tile {
   int64_t row, token, tokens, position, shared;
 };
 
+// A tile, or one of its splits (`attention/attention_splits.hpp`): positions begin … end-1. stored: the first line of
+// its sums in the memory that threads share, -1 for a whole tile.
+struct Part {
+  int64_t tile, begin, end, stored;
+};
+
 // A query as 16-bit integers, split into bytes: scale · (256 · high + low).
 struct Halved {
   float scale;
@@ -110,12 +116,15 @@ struct Scratch {
   ScratchBuffer<int8_t> halves;  // of q, if attention multiplies bytes: [line][high, low][dim]
   ScratchBuffer<Halved> halved;
   ScratchBuffer<float> out, top, totals, scores, steps;
+  ScratchBuffer<float> earlier;  // sums of the splits before the current one, as `LineSums` has them
+  ScratchBuffer<float> stored;   // sums of splits that threads exchange
   std::vector<Tile> tiles;
+  std::vector<Part> parts;
 
   // dim: of queries, width: of values, both padded.
   void fit(int64_t lines, int64_t dim, int64_t width) {
     q.fit(lines * dim), out.fit(lines * width), values.fit(BLOCK * width);
-    top.fit(lines), totals.fit(lines * LANES);
+    top.fit(lines), totals.fit(lines * LANES), earlier.fit(lines * (width + 2 * LANES));
     weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
     if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
   }
