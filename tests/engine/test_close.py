@@ -1,13 +1,17 @@
 """What an engine leaves when it is closed, also while something refers to its parts."""
 
 import gc
+import weakref
 
 import pytest
 
 from quire.engine.build import build_engine
 from quire.engine.memory.ledger import MemoryLedger, MemoryUse
 from quire.hooks import registry
+from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
+from quire.types import Prompt, Request
+from quire_models.modules.projection import Projection
 from quire_testing.tiny import tiny_llama
 
 
@@ -16,16 +20,23 @@ def folder(tmp_path_factory):
     return tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.mark.parametrize("lora", [True, False])
-def test_a_closed_engine_keeps_no_weights_whatever_refers_to_them(folder, lora):
-    config = ModelConfig(model=str(folder), num_pages=16, device="cpu")
+@pytest.mark.parametrize(("lora", "quantization"), [(True, None), (False, None), (False, "int8"), (False, "int4")])
+def test_a_closed_engine_keeps_no_weights_whatever_refers_to_them(folder, lora, quantization):
+    config = ModelConfig(model=str(folder), num_pages=16, device="cpu", quantization=quantization)
     engine = build_engine(config, registry.load(None, enable_lora=lora))
+    engine.add(Request(id="r", prompt=Prompt(token_ids=(5, 6, 7)), params=SamplingParams(max_tokens=2)))
+    while engine.has_work:
+        engine.step()
     tensors = [*engine.loaded.module.parameters(), *engine.loaded.module.buffers()]
+    modules = engine.loaded.module.modules()
+    packed = [weakref.ref(part.multiply) for part in modules if isinstance(part, Projection)]
     assert sum(tensor.numel() for tensor in tensors) > 0
     gc.disable()
     try:
         engine.close()
+        del engine, modules
         assert sum(tensor.numel() for tensor in tensors) == 0
+        assert not any(ref() for ref in packed)
     finally:
         gc.enable()
 

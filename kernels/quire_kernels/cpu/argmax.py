@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import addressof, c_int64, c_void_p
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class CpuArgmax:
 
     def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int = 0) -> None:
         """scratch: columns of memory that the product needs beside each row of x."""
-        self._matrix, self._scratch = matrix, scratch
+        self._matrix, self._scratch = proxy(matrix), scratch  # which refers to this
         self._idle: list[Search] = []  # one for each thread that has searched concurrently
 
     def __call__(self, x: Tensor) -> list[int]:

@@ -73,7 +73,7 @@ async def test_a_sleeping_model_leaves_room_for_others_and_takes_it_back(client,
     assert pretend.unloaded == [("one", False)]
     assert (await states(client))["first"] == "ready"
     assert (await complete(client, "one")).status_code == 200
-    assert pretend.unloaded == [("one", False), ("two", False)]
+    assert pretend.unloaded == [("one", False), ("two", False)]  # to wake a model is to use it
 
 
 async def test_an_alias_may_get_a_model_that_is_being_unloaded_for_another(client, pretend):

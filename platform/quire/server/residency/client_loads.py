@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
+from quire.server.residency.leases import Leases
 from quire.server.residency.policy import who_leaves
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
@@ -91,13 +92,13 @@ class ClientLoads:
         if one is None or not room.has_budget or not (lacking := room.bytes_awake(one) - room.bytes_of(one)):
             yield
             return
-        one.num_users += 1
-        try:
-            await self._make_room(name, lacking)
-            yield
-        finally:
-            one.num_users -= 1
-            room.incoming.pop(name, None)
+        with Leases() as leases:
+            await self._residency.use(one, leases)
+            try:
+                await self._make_room(name, lacking)
+                yield
+            finally:
+                room.incoming.pop(name, None)
 
     async def _make_room(self, name: str, size: int) -> None:
         """Return when so many bytes are kept for a model in `incoming`."""
