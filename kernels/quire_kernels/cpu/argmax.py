@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import addressof, c_int64, c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import proxy
 
 import torch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from quire_kernels.cpu.linear.packed import PackedLinear
     from quire_kernels.cpu.linear.quantized import QuantizedLinear
 
+    Matrix: TypeAlias = PackedLinear | Int8Linear | QuantizedLinear
+
 BLOCK = 8192
 """Logits that one thread searches at a time; must equal `LOGITS_BLOCK` in `csrc/sampling/sampling.hpp`."""
 
@@ -31,9 +33,10 @@ the matrix again, in a small part of the time of its product."""
 class CpuArgmax:
     """Argmax of one matrix: x [rows, inputs] -> the result of `ops.argmax` on its float32 outputs, as a list."""
 
-    def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int = 0) -> None:
+    def __init__(self, matrix: Matrix, scratch: int = 0) -> None:
         """scratch: columns of memory that the product needs beside each row of x."""
-        self._matrix, self._scratch = proxy(matrix), scratch  # which refers to this
+        self._matrix: Matrix = cast("Matrix", proxy(matrix))  # it refers to this
+        self._scratch = scratch
         self._idle: list[Search] = []  # one for each thread that has searched concurrently
 
     def __call__(self, x: Tensor) -> list[int]:
@@ -63,7 +66,7 @@ class Search:
 
     X, SCRATCH, OUTPUTS, PIECES, FOUND = range(5)  # its buffers
 
-    def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int) -> None:
+    def __init__(self, matrix: Matrix, scratch: int) -> None:
         self._outputs, self._pieces = matrix.packed.outputs, -(-matrix.packed.outputs // BLOCK)
         product, outputs = matrix.instruction, TensorView(self.OUTPUTS, 1, 0, self._outputs, self._outputs)
         product.inputs[0] = TensorView(buffer=self.X, parts=1, width=matrix.packed.inputs)
