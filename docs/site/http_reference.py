@@ -30,8 +30,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def openapi() -> dict[str, Any]:
     """The document of a server with the bundled plugins, without models."""
-    nothing = SimpleNamespace()
-    client: Any = SimpleNamespace(adapters=nothing, sleepers=nothing, on_model_lost=lambda on_lost: None)
+    sleepers = SimpleNamespace(sleep_of=lambda name: None)
+    client: Any = SimpleNamespace(adapters=SimpleNamespace(), sleepers=sleepers, on_model_lost=lambda on_lost: None)
     return build_app(client, ServerConfig(), load(), []).openapi()
 
 

@@ -193,7 +193,8 @@ class LinearOp(Protocol):
 
 
 class LinearBatched(LinearOp, Protocol):
-    """`linear` for matrices that are applied to many rows at once; it may use more memory for a weight to be faster."""
+    """`linear` for matrices that are applied to many rows at once, as in encoders and towers: the same meaning and
+    signature, and an implementation may use more memory for a weight to be faster."""
 
 
 class LinearInt8(Protocol):

@@ -222,7 +222,7 @@ def test_operations_with_adapters_are_timed() -> None:
         run_steps(model, "llama", segments)
         with model.profile() as times:
             run_steps(model, "llama", segments)
-            counts = {name: count for name, count, _ in times.rows()}
+            counts = {row.name: row.calls for row in times.rows()}
     projections = [m for path, m in model.named_modules() if isinstance(m, Projection) and path.startswith("blocks")]
     assert counts["low_rank"] == len(STEPS) * len(projections)
 

@@ -110,7 +110,7 @@ def _stages(
     run: list[Block] = []
     tracer, x = _blank(width)
     for block in blocks:
-        kept = tuple(tracer.instructions)
+        kept, num_states = tuple(tracer.instructions), len(tracer.states)
         try:
             y = block(x, ProxyForward(tracer, adapters))
             traceable = isinstance(y, Proxy) and tracer.is_whole(y, width)
@@ -121,6 +121,7 @@ def _stages(
             x = y
             continue
         tracer.instructions[:] = kept
+        del tracer.states[num_states:]
         stages += [*_program(library, tracer, x, bool(run)), block]
         run = []
         tracer, x = _blank(width)

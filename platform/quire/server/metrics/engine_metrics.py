@@ -106,7 +106,7 @@ _BY_LABEL: Mapping[str, tuple[_Family, str, str, Mapping[str, _Value]]] = {
 class EngineMetrics(Collector):
     """Makes metric families from the latest statistics and the server's own counts."""
 
-    def __init__(self, prefix: str, infos: Sequence[ModelInfo], sleep_of: SleepOf) -> None:
+    def __init__(self, prefix: str, infos: Sequence[ModelInfo], sleep_of: SleepOf = lambda name: None) -> None:
         self._prefix, self._sleep_of = prefix, sleep_of
         self._infos: dict[str, ModelInfo] = {}
         self.plugin_rows: Sequence[Mapping[str, Any]] = ()

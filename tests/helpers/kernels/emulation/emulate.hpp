@@ -71,6 +71,8 @@
 #define _mm512_max_ps emulated::_mm512_max_ps
 #define _mm512_min_ps emulated::_mm512_min_ps
 #define _mm512_mul_ps emulated::_mm512_mul_ps
+#define _mm512_movepi8_mask emulated::_mm512_movepi8_mask
+#define _mm512_test_epi8_mask emulated::_mm512_test_epi8_mask
 #define _mm512_or_si512 emulated::_mm512_or_si512
 #define _mm512_permutexvar_epi8 emulated::_mm512_permutexvar_epi8
 #define _mm512_permutexvar_ps emulated::_mm512_permutexvar_ps
@@ -119,3 +121,4 @@
 #define _tile_zero emulated::_tile_zero
 #define _mm512_cmp_ps_mask(a, b, how) emulated::compare<how>(a, b)
 #define _mm512_permutex2var_epi32 emulated::_mm512_permutex2var_epi32
+#define _mm512_permutex2var_epi8 emulated::_mm512_permutex2var_epi8

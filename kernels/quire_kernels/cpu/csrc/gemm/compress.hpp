@@ -47,7 +47,7 @@ class UpperCodes {
     alignas(64) uint8_t table[256];
     std::fill_n(table, 256, NO_CODE);
     for (int k = 15; k >= 0; k--) table[upper[k]] = static_cast<uint8_t>(k);
-    for (int i = 0; i < 4; i++) table_[i] = _mm512_load_si512(table + 64 * i);
+    for (int i = 0; i < 4; i++) table_[i] = _mm512_loadu_si512(table + 64 * i);
   }
 
   // Writes the lower bytes of a group to `to`, and the code of each element to `numbers`; returns whether all have one.
@@ -62,7 +62,7 @@ class UpperCodes {
       const __m512i low = _mm512_permutex2var_epi8(table_[0], upper, table_[1]);
       const __m512i high = _mm512_permutex2var_epi8(table_[2], upper, table_[3]);
       codes[half] = _mm512_mask_blend_epi8(_mm512_movepi8_mask(upper), low, high);
-      _mm512_store_si512(numbers + half * GROUP_HALF, codes[half]);
+      _mm512_storeu_si512(numbers + half * GROUP_HALF, codes[half]);
     }
     return _mm512_test_epi8_mask(_mm512_or_si512(codes[0], codes[1]), _mm512_set1_epi8(NO_CODE)) == 0;
   }
