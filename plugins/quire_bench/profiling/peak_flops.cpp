@@ -8,6 +8,19 @@ namespace {
 
 constexpr int SUMS = 12;  // independent sums, more than instructions in flight; with two operands they fit 16 registers
 
+// multiply_add(sum): an instruction of `flops` operations. Sums are stored so that the compiler computes them.
+template <class Vector, class MultiplyAdd>
+double sum_vectors(int64_t rounds, const float* in, float* out, double flops, MultiplyAdd multiply_add) {
+  Vector sums[SUMS];
+  for (int k = 0; k < SUMS; k++) sums[k] = Vector{} + in[k];
+  for (int64_t i = 0; i < rounds; i++)
+    for (auto& sum : sums) sum = multiply_add(sum);
+  Vector total{};
+  for (auto& sum : sums) total += sum;
+  std::memcpy(out, &total, sizeof total);
+  return flops * SUMS * rounds;
+}
+
 #if defined(__AMX_TILE__)
 struct TileConfig {
   uint8_t palette = 1, start = 0, unused[14] = {};
@@ -38,34 +51,19 @@ double bf16_flops(int64_t rounds, const float*, float*) {
 #elif defined(__AVX512BF16__)
 double bf16_flops(int64_t rounds, const float* in, float* out) {
   const __m512bh x = (__m512bh)_mm512_loadu_ps(in), y = (__m512bh)_mm512_loadu_ps(in + 16);
-  __m512 sums[SUMS];
-  for (int k = 0; k < SUMS; k++) sums[k] = _mm512_set1_ps(in[k]);
-  for (int64_t i = 0; i < rounds; i++)
-    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, x, y);
-  for (auto& sum : sums) _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
-  return 64.0 * SUMS * rounds;
+  return sum_vectors<__m512>(rounds, in, out, 64, [&](__m512 sum) { return _mm512_dpbf16_ps(sum, x, y); });
 }
 #endif
 
 #if defined(__AVX512F__)
 double float_flops(int64_t rounds, const float* in, float* out) {
   const __m512 x = _mm512_loadu_ps(in), y = _mm512_loadu_ps(in + 16);
-  __m512 sums[SUMS];
-  for (int k = 0; k < SUMS; k++) sums[k] = _mm512_set1_ps(in[k]);
-  for (int64_t i = 0; i < rounds; i++)
-    for (auto& sum : sums) sum = _mm512_fmadd_ps(x, y, sum);
-  for (auto& sum : sums) _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
-  return 32.0 * SUMS * rounds;
+  return sum_vectors<__m512>(rounds, in, out, 32, [&](__m512 sum) { return _mm512_fmadd_ps(x, y, sum); });
 }
 #else
 double float_flops(int64_t rounds, const float* in, float* out) {
   const __m256 x = _mm256_loadu_ps(in), y = _mm256_loadu_ps(in + 16);
-  __m256 sums[SUMS];
-  for (int k = 0; k < SUMS; k++) sums[k] = _mm256_set1_ps(in[k]);
-  for (int64_t i = 0; i < rounds; i++)
-    for (auto& sum : sums) sum = _mm256_fmadd_ps(x, y, sum);
-  for (auto& sum : sums) _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sum));
-  return 16.0 * SUMS * rounds;
+  return sum_vectors<__m256>(rounds, in, out, 16, [&](__m256 sum) { return _mm256_fmadd_ps(x, y, sum); });
 }
 #endif
 
