@@ -6,8 +6,10 @@ that touch where media lie, what is kept of them, and which requests share them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ from llava_rig import CASES, Model, picture
 from qwen_audio_rig import sound
 
 from quire.hooks import registry
-from quire.records import Registry
 from quire.types import Prompt
 
 ADAPTERS = ("all", "tower")
+Asked = Sequence[tuple[str, Sequence[Any]]]
 ON_AUDIO = ("n", "logprobs", "prompt logprobs", "choice", "salt", "adapter", "stream")
 FEATURES = {
     "pictures": PICTURE_FEATURES,
@@ -35,58 +37,52 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Medium:
-    """A tiny model with adapters, and texts with their media: one that is looked at, and others beside it."""
+    """Engines with adapters by their settings; prompts, one that is looked at and others that have media too, one of
+    them the same; and requests beside it.
+    """
 
-    kit: Any
-    asked: Sequence[tuple[str, Sequence[Any]]]
+    rigs: Rigs
+    prompts: Sequence[Prompt]
+    others: Others
 
 
-def pictures(folder: Path) -> Medium:
+def pictures(folder: Path) -> tuple[Any, Asked]:
     found = {name: llava_adapted.ADAPTERS[name] for name in ADAPTERS}
     kit = llava_adapted.Kit(folder, Model(folder / "base", CASES["1.5"]), found)
     first, second, third = map(picture, (1, 2, 3))
-    return Medium(kit, [("a <image> or <image>?", [first, second]), ("<image> b", [first]), ("c <image>", [third])])
+    return kit, [("a <image> or <image>?", [first, second]), ("<image> b", [first]), ("c <image>", [third])]
 
 
-def audio(folder: Path) -> Medium:
+def audio(folder: Path) -> tuple[Any, Asked]:
     first, second, third = sound(1, 0.6), sound(2, 0.33), sound(3, 0.7)
     asked = [("a <|AUDIO|> or <|AUDIO|>?", [first, second]), ("<|AUDIO|> b", [first]), ("c <|AUDIO|>", [third])]
-    return Medium(qwen_audio_adapted.Kit(folder, ADAPTERS), asked)
+    return qwen_audio_adapted.Kit(folder, ADAPTERS), asked
 
 
-MEDIA = {"pictures": pictures, "audio": audio}
-
-
-@pytest.fixture(scope="module", params=MEDIA)
-def medium(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Medium:
-    return MEDIA[request.param](tmp_path_factory.mktemp(request.param))
+KITS = {"pictures": pictures, "audio": audio}
+"""A tiny model with adapters, and texts with their media."""
 
 
 @pytest.fixture(scope="module")
-def found() -> Registry:
-    return registry.load(None, enable_lora=True)
+def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Medium]]:
+    """By name, made when first needed."""
+    found = registry.load(None, enable_lora=True)
+    with ExitStack() as stack:
 
+        @cache
+        def medium(name: str) -> Medium:
+            kit, asked = KITS[name](tmp_path_factory.mktemp(name))
 
-@pytest.fixture(scope="module")
-def rigs(medium: Medium, found: Registry) -> Iterator[Rigs]:
-    def load_adapters(rig: Rig) -> None:
-        for name, folder in medium.kit.folders.items():
-            rig.engine.load_adapter(name, folder)
+            def load_adapters(rig: Rig) -> None:
+                for adapter, folder in kit.folders.items():
+                    rig.engine.load_adapter(adapter, folder)
 
-    with rigs_of(medium.kit.model.folder, found, load_adapters) as made:
-        yield made
+            rigs = stack.enter_context(rigs_of(kit.model.folder, found, load_adapters))
+            info = rigs(PLAIN.settings).engine.info
+            prompts = [kit.model.prompt(found, info, text, *items) for text, items in asked]
+            return Medium(rigs, prompts, beside(prompts, ADAPTERS))
 
-
-@pytest.fixture(scope="module")
-def prompts(medium: Medium, found: Registry, rigs: Rigs) -> list[Prompt]:
-    """The one looked at, and others that have media too, one of them the same."""
-    info = rigs(PLAIN.settings).engine.info
-    return [medium.kit.model.prompt(found, info, text, *items) for text, items in medium.asked]
-
-
-@pytest.fixture(scope="module")
-def others(prompts: list[Prompt]) -> Others:
-    return beside(prompts, ADAPTERS)
+        yield medium
 
 
 # each in every other way, and every way with every other feature
@@ -97,41 +93,46 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize(("medium", "feature", "ways"), ASKED, indirect=["medium"])
+@pytest.mark.parametrize(("name", "feature", "ways"), ASKED)
 def test_a_feature_holds_on_media_in_several_ways_of_running(
-    rigs: Rigs, prompts: list[Prompt], others: Others, feature: Feature, ways: tuple[Setting, ...]
+    media: Callable[[str], Medium], name: str, feature: Feature, ways: tuple[Setting, ...]
 ) -> None:
-    check_in_ways(rigs, prompts[0], feature, ways, others)
+    medium = media(name)
+    check_in_ways(medium.rigs, medium.prompts[0], feature, ways, medium.others)
 
 
 BEAMS = [
     pytest.param(name, way, adapters, id=f"{name}, {way.name}, {len(adapters)} adapters")
-    for name in MEDIA
+    for name in KITS
     for way in SETTINGS
     for adapters in [(), ("all",), *([ADAPTERS] if name == "pictures" else [])]
 ]
 
 
-@pytest.mark.parametrize(("medium", "way", "adapters"), BEAMS, indirect=["medium"])
+@pytest.mark.parametrize(("name", "way", "adapters"), BEAMS)
 def test_beam_search_on_media_gives_the_same_in_every_way_of_running(
-    rigs: Rigs, prompts: list[Prompt], others: Others, way: Setting, adapters: tuple[str, ...]
+    media: Callable[[str], Medium], name: str, way: Setting, adapters: tuple[str, ...]
 ) -> None:
-    plain = beams(rigs(PLAIN.settings), prompts[0], PLAIN, adapters=uses(*adapters))
+    medium, use = media(name), uses(*adapters)
+    plain = beams(medium.rigs(PLAIN.settings), medium.prompts[0], PLAIN, adapters=use)
     assert len(plain) == 3
-    assert same(beams(rigs(way.settings), prompts[0], way, others, adapters=uses(*adapters)), plain)
+    assert same(beams(medium.rigs(way.settings), medium.prompts[0], way, medium.others, adapters=use), plain)
 
 
-def test_the_ways_that_should_preempt_do(rigs: Rigs, prompts: list[Prompt], others: Others) -> None:
+@pytest.mark.parametrize("name", KITS)
+def test_the_ways_that_should_preempt_do(media: Callable[[str], Medium], name: str) -> None:
+    medium = media(name)
     for way in SETTINGS:
         if way.name in ("recompute", "swap"):
-            ask(rigs(way.settings), prompts[0], PICTURE_FEATURES[:1], (way,), others)
-            stats = rigs(way.settings).engine.stats()
+            ask(medium.rigs(way.settings), medium.prompts[0], PICTURE_FEATURES[:1], (way,), medium.others)
+            stats = medium.rigs(way.settings).engine.stats()
             assert stats.num_preemptions_recompute_total + stats.num_preemptions_swap_total > 0, way.name
 
 
-def test_the_adapter_and_the_media_change_the_answer(rigs: Rigs, prompts: list[Prompt]) -> None:
-    adapter = next(feature for feature in PICTURE_FEATURES if feature.name == "adapter")
-    rig = rigs(PLAIN.settings)
-    answers = [ask(rig, prompts[0], features, ())[0].token_ids for features in ((), (adapter,))]
-    answers.append(ask(rig, prompts[0].token_ids, (), ())[0].token_ids)
+@pytest.mark.parametrize("name", KITS)
+def test_the_adapter_and_the_media_change_the_answer(media: Callable[[str], Medium], name: str) -> None:
+    medium, adapter = media(name), next(feature for feature in PICTURE_FEATURES if feature.name == "adapter")
+    rig, prompt = medium.rigs(PLAIN.settings), medium.prompts[0]
+    answers = [ask(rig, prompt, features, ())[0].token_ids for features in ((), (adapter,))]
+    answers.append(ask(rig, prompt.token_ids, (), ())[0].token_ids)
     assert len({tuple(answer) for answer in answers}) == 3
