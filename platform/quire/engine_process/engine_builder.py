@@ -17,6 +17,7 @@ from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.step_loop import EngineProtocol
 from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.errors import CheckpointError, UnknownArchitecture
+from quire.isolation.process_pool import ProcessPool
 from quire.isolation.process_state import resident_bytes
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
@@ -36,7 +37,8 @@ TIERS = "(KV pages in host memory)"
 
 
 class EngineBuilder:
-    """Keeps the ledgers of memory, the publisher of KV events, and the tiers of KV pages, which all models share.
+    """Keeps what all models share: the ledgers of memory, the publisher of KV events, the tiers of KV pages, and the
+    processes that read files of adapters.
 
     torch is imported with the first engine, or to limit its threads.
 
@@ -56,6 +58,7 @@ class EngineBuilder:
         self._kv_events = kv_events or {}
         self._event_sender: EventSender | None = None
         self._tiers: SharedTiers | None = None
+        self._processes = ProcessPool()
         if share is not None:
             share.apply(os.environ)
 
@@ -89,7 +92,9 @@ class EngineBuilder:
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            engine = build_engine(config, found, budget, lambda: tokenizer_of(config), on_progress)
+            engine = build_engine(
+                config, found, budget, lambda: tokenizer_of(config), on_progress, processes=self._processes
+            )
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         finally:  # the tier is as large as before, if the model was not loaded
@@ -201,7 +206,8 @@ class EngineBuilder:
         ledger.enter(engine, config.name, engine.memory)
 
     def end(self) -> None:
-        """Publish the last KV events, and close the tiers of KV pages."""
+        """Publish the last KV events, close the tiers of KV pages, and end processes."""
+        self._processes.close()
         if self._tiers is not None:
             self._tiers.close()
         if self._event_sender is not None:
