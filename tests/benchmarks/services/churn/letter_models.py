@@ -73,7 +73,7 @@ class LetterModels:
     def settings(self, names: Iterable[str], pinned: str, budget: int, aliases: dict[str, str]) -> dict[str, Any]:
         """The content of the file of --config: the pinned model is loaded at the start, the others on demand."""
         names = list(names)
-        on_demand = {"load": "on-demand", "keep_alive": "20s"}
+        on_demand = {"load": "on-demand", "keep_alive": "60s"}
         return {
             "memory-budget": budget,
             "kv-cache-memory-bytes": KV_BYTES,
