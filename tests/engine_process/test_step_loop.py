@@ -1,12 +1,16 @@
 import itertools
 from queue import SimpleQueue
 from statistics import median
+from threading import Event
 
 import pytest
 from fake_engine_process import RAISES, REFUSED, FakeBuilder, FakeEngine
 
+from quire.engine_process.pacing.loading_threads import PAUSE_BESIDE_LOADS
+from quire.engine_process.pacing.time_slicing import MIN_BESIDE_OTHERS
 from quire.engine_process.process import MESSAGES_S, EngineProcess
 from quire.engine_process.step_loop import MAX_FAILED_STEPS, MAX_PAUSE_S, StepLoop, StepsKeepFailing
+from quire.engine_process.wire.model_changes import LoadModel
 from quire.engine_process.wire.protocol import Abort, RequestRejected, Shutdown, Start, StepOutputs, Submit
 from quire.errors import Overloaded
 from quire.hooks import registry
@@ -231,6 +235,15 @@ def test_steps_are_limited_only_while_a_stream_or_another_model_waits_for_them()
     assert rig.engines["b"].steps == [None]
 
 
+def test_a_prompt_beside_a_stream_of_another_model_has_few_tokens_in_a_step():
+    rig = Rig("a", "b")
+    rig.submit("a", "r", max_tokens=3)
+    rig.loop.step()
+    rig.submit("b", "s", max_tokens=1)
+    rig.run()
+    assert rig.engines["b"].steps == [MIN_BESIDE_OTHERS]
+
+
 def test_a_long_batch_on_one_model_at_most_doubles_the_others_median_time_between_tokens():
     def median_gap(*others):
         rig = Rig("quiet", "busy")
@@ -275,3 +288,33 @@ def test_requests_under_way_step_between_messages_that_come_in_thousands():
     inbox.put(Shutdown())
     host.run()
     assert len(engine.steps) >= 5
+
+
+def test_steps_pause_while_a_model_is_loaded():
+    waits, now, loads = [], [0.0], Event()
+
+    class Inbox(SimpleQueue):
+        def get(self, block=True, timeout=None):
+            waits.append(timeout)
+            return super().get(False)
+
+    inbox, engine, builder = Inbox(), FakeEngine("a"), FakeBuilder()
+    step = engine.step
+
+    def slow(max_tokens=None, max_background=0):
+        now[0] += 0.02
+        if len(engine.steps) == 3:
+            inbox.put(Shutdown())
+            loads.set()
+        return step(max_tokens, max_background)
+
+    engine.step = slow
+    builder.build = lambda config, *_: engine if config.model == "a" else loads.wait(60) and FakeEngine("b")
+    host = EngineProcess(inbox, [].append, registry.load([]), builder, clock=lambda: now[0])
+    host.start(Start(models=[ModelConfig(model="a")]))
+    inbox.put(
+        Submit.from_request("a", Request(id="r", prompt=Prompt(token_ids=(1,)), params=SamplingParams(max_tokens=9)))
+    )
+    inbox.put(LoadModel(1, ModelConfig(model="b")))
+    host.run()
+    assert waits == [pytest.approx(0.02 * PAUSE_BESIDE_LOADS)] * 4
