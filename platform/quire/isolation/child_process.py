@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import BinaryIO
 
 from quire.isolation.idle_thread import call_when_idle
@@ -75,17 +74,19 @@ class ChildProcess:
         self._max_files = int(receives_files)
         self._socket, theirs = socket.socketpair()
         with theirs:
-            start = partial(
-                subprocess.Popen,
-                [sys.executable, *arguments],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL if quiet else None,
-                env=dict(environment),
-                start_new_session=new_session,
-                process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
-            )
-            self._process: subprocess.Popen[bytes] = call_when_idle(start) if at_idle_priority else start()
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    [sys.executable, *arguments],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL if quiet else None,
+                    env=dict(environment),
+                    start_new_session=new_session,
+                    process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
+                )
+
+            self._process = call_when_idle(start) if at_idle_priority else start()
 
     def ask(self, request: bytes, timeout_s: float) -> tuple[bytes, int | None]:
         """The reply to a request, and the descriptor of the file that it carries.

@@ -21,7 +21,7 @@ class SharedTokenizers:
         self._known: WeakValueDictionary[Hashable, Tokenizer] = WeakValueDictionary()
 
     def load(self, folder: Path, mode: str, trust_remote_code: bool) -> Tokenizer:
-        """Like `Tokenizer.load`."""
+        """The tokenizer of a model folder. Parameters and errors: `Tokenizer.load`."""
         with self._lock:
             key = _contents(folder) if mode == "auto" and not trust_remote_code else None
             found = self._known.get(key)
