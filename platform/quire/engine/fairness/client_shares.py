@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from quire.engine.fairness.shares import max_min_shares, over_share, unless_all
+from quire.engine.fairness.shares import complete, max_min_shares, over_share, unless_all
 from quire.engine.scheduler.seq import QueueKey, Seq, SeqGroup
 from quire.engine.scheduler.state import SchedulerState
 from quire.types import AdapterRef, in_background
@@ -26,16 +26,31 @@ class ClientShares:
         tokens are left for later steps."""
         if self._state.clients.num_clients < 2:
             return 0
-        return sum(map(self._state.tables.num_pages_needed, self._state.running.values()))
+        running, num_pages_needed = self._state.running.values(), self._state.tables.num_pages_needed
+        return sum(num_pages_needed(seq) for seq in running if seq.to_compute > 0)
 
     def num_reserved(self, group: SeqGroup) -> int:
         """Places among the running seqs kept for a request's forks, at most its client's share."""
         return min(group.num_reserved, self._state.clients.places.share(group.request.client) - 1)
 
-    def exceeds_max_seqs(self, seq: Seq) -> bool:
-        """Whether too many seqs run for a waiting one and its forks."""
+    def num_due(self, budget: int) -> int:
+        """Seqs that wait although their clients run less than their share, at most those that a step of `budget` tokens
+        can begin; at least 1."""
+        state, places, count = self._state, self._state.clients.places, 0
+        left = budget - len(state.running)
+        for queue_key in state.waiting.heads:
+            num_places = places.share(queue_key.client) - places.num_running[queue_key.client]
+            for seq in state.waiting.first(queue_key, max(0, num_places)):
+                left -= len(seq.tokens)
+                if left < 0:
+                    return max(1, count)
+                count += not in_background(seq.client)
+        return max(1, count)
+
+    def exceeds_max_seqs(self, seq: Seq, count: int = 1) -> bool:
+        """Whether too many seqs run for `count` waiting ones and the forks of the first, `seq`."""
         running = self._state.running.values()
-        num_places = self._state.limits.max_num_seqs - len(running) - 1 - self.num_reserved(seq.group)
+        num_places = self._state.limits.max_num_seqs - len(running) - count - self.num_reserved(seq.group)
         if num_places < 0:
             return True
         groups = {other.arrival: other.group for other in running if other.group.num_reserved}
@@ -79,7 +94,7 @@ class ClientShares:
     def late_queues(self) -> set[QueueKey]:
         """Queues whose adapters have their share of the running seqs, or of tokens, while others wait with less."""
         heads, running = self._state.waiting.heads, self._state.running.values()
-        if len(heads) < 2:
+        if len({queue_key.adapters for queue_key in heads}) < 2:
             return set()
         waiting: dict[tuple[AdapterRef, ...], int] = {}
         for queue_key, seq in heads.items():
@@ -116,6 +131,7 @@ class ClientShares:
                 demands[client] = min(demands.get(client, 0), most)
         others = self._state.clients.by_tokens({c: demands[c] for c in demands if not in_background(c)})
         shares = max_min_shares(limit, others, self._state.clients.weights)
+        complete(shares, others, self._state.clients.places.num_running, limit)
         left = limit - sum(shares.values())
         behind = {client: demands[client] for client in demands if client not in others}
         return shares | max_min_shares(min(left, max_background) if others else left, behind)
@@ -134,17 +150,17 @@ class ClientShares:
 
         Of the seqs that wait only those count that there is a place for among the running ones.
         """
-        state, places, demands = self._state, self._state.clients.places, Counter[str]()
+        state, places, demands = self._state, self._state.clients.places, dict[str, int]()
         for seq in state.running.values():
             if seq.candidates is None:
-                demands[seq.client] += max(1, len(seq.tokens) - seq.computed)
+                demands[seq.client] = demands.get(seq.client, 0) + max(1, len(seq.tokens) - seq.computed)
         num_free = state.limits.max_num_seqs - len(state.running)
         for queue in (state.swapped, state.waiting):
             for queue_key in queue.heads:
                 client = queue_key.client
                 count = max(num_free, places.share(client) - places.num_running[client])
                 for seq in queue.first(queue_key, count):
-                    if demands[client] >= limit:
+                    if demands.get(client, 0) >= limit:
                         break
-                    demands[client] += max(1, len(seq.tokens) - seq.computed)
-        return {client: min(limit, demand) for client, demand in demands.items() if demand}
+                    demands[client] = demands.get(client, 0) + max(1, len(seq.tokens) - seq.computed)
+        return {client: min(limit, demand) for client, demand in demands.items()}

@@ -84,6 +84,20 @@ def max_min_shares(budget: int, demands: Mapping[K, int], weights: Mapping[K, fl
     return shares
 
 
+def complete(shares: dict[K, int], demands: Mapping[K, int], least: Mapping[K, int], limit: int) -> None:
+    """Let prompts end in one step rather than all of them in two: the first keys get what they lack from the last ones.
+
+    demands: in the order of precedence. least: what each key keeps of its share. Demands of `limit` are without end.
+    """
+    lacking = [key for key in demands if shares[key] < demands[key]]
+    for i, key in enumerate(lacking):
+        if demands[key] < limit:
+            for other in reversed(lacking[i + 1 :]):
+                given = max(0, min(shares[other] - least.get(other, 0), demands[key] - shares[key]))
+                shares[other] -= given
+                shares[key] += given
+
+
 def less_urgent(keys: set[K], waiting: Mapping[K, int]) -> set[K]:
     """Those of `keys` that are no more urgent than every other waiting key."""
     most_urgent = min((priority for key, priority in waiting.items() if key not in keys), default=0)

@@ -114,7 +114,7 @@ class Planner:
             self._preempt(self._choose_victim(running.values()))
 
     def _preempt_over_share(self, builder: PlanBuilder, max_background: int) -> None:
-        """Divide the step, and preempt seqs of clients above their share until the next seq of another client fits.
+        """Divide the step, and preempt seqs of clients above their share until the next seqs of the others fit.
 
         A client is only brought down to its share, and a seq samples a token before it is preempted again, so that two
         clients cannot keep preempting each other.
@@ -124,7 +124,8 @@ class Planner:
         places = self._state.clients.places
         if seq is None or in_background(seq.client) or places.num_running[seq.client] >= places.share(seq.client):
             return
-        while self._state.running and (client := self._client_in_the_way(seq)) is not None:
+        num_due = self._shares.num_due(builder.budget)
+        while self._state.running and (client := self._client_in_the_way(seq, num_due)) is not None:
             own = [each for each in self._state.running.values() if each.client == client]
             if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
                 break
@@ -134,10 +135,13 @@ class Planner:
             builder.late.add(client)
         builder.shares = self._shares.divide(builder.budget, max_background, seq)
 
-    def _client_in_the_way(self, seq: Seq) -> str | None:
-        """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one."""
+    def _client_in_the_way(self, seq: Seq, num_due: int) -> str | None:
+        """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one.
+
+        num_due: seqs that need places, this one included.
+        """
         behind = next(filter(in_background, self._state.clients.places.num_running), None)
-        if self._shares.exceeds_max_seqs(seq):
+        if self._shares.exceeds_max_seqs(seq, num_due):
             return behind or self._shares.client_with_most_seqs(seq)
         lacks_pages = self._shares.lacks_pages(
             seq, self._match_prefix(seq), self._pool.num_pages // PAGES_PER_SPARE_PAGE
@@ -166,9 +170,10 @@ class Planner:
         ready = [seq for seq in running.values() if seq.may_compute(builder.ahead)]
         starved = len(ready) > (most := -(-len(running) // self._limits.num_divisions))
         ready = ready[:most]  # the others are for the next plan
-        num_behind = sum(not in_background(seq.client) for seq in ready)
-        for seq in ready:
-            num_behind -= not in_background(seq.client)
+        counted = [not in_background(seq.client) for seq in ready]
+        num_behind = sum(counted)
+        for seq, is_counted in zip(ready, counted, strict=True):
+            num_behind -= is_counted
             spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
             if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
                 starved = True
