@@ -27,7 +27,9 @@ class ClientShares:
         if self._state.clients.num_clients < 2:
             return 0
         running, num_pages_needed = self._state.running.values(), self._state.tables.num_pages_needed
-        return sum(num_pages_needed(seq) for seq in running if seq.to_compute > 0)
+        return sum(
+            num_pages_needed(seq) for seq in running if len(seq.tokens) + seq.num_unknown > seq.computed + seq.in_flight
+        )
 
     def num_reserved(self, group: SeqGroup) -> int:
         """Places among the running seqs kept for a request's forks, at most its client's share."""
@@ -40,11 +42,11 @@ class ClientShares:
         left = budget - len(state.running)
         for queue_key in state.waiting.heads:
             num_places = places.share(queue_key.client) - places.num_running[queue_key.client]
-            for seq in state.waiting.first(queue_key, max(0, num_places)):
+            for seq in state.waiting.first(queue_key, 0 if in_background(queue_key.client) else max(0, num_places)):
                 left -= len(seq.tokens)
                 if left < 0:
                     return max(1, count)
-                count += not in_background(seq.client)
+                count += 1
         return max(1, count)
 
     def exceeds_max_seqs(self, seq: Seq, count: int = 1) -> bool:

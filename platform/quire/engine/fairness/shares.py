@@ -55,7 +55,9 @@ def max_min_places(
         key: min(wanted[key], weighted_part(max_seqs, weights.get(key, 1.0), total)) for key in wanted if key in last
     }
     shares = _max_min(max_seqs - sum(behind.values()), {k: wanted[k] for k in wanted if k not in behind}, weights)
-    return shares | _max_min(max_seqs - sum(shares.values()), {key: wanted[key] for key in behind}, weights)
+    if any(shares[key] < wanted[key] for key in shares):
+        return shares | behind
+    return _max_min(max_seqs - sum(shares.values()), {key: wanted[key] for key in behind}, weights) | shares
 
 
 def _max_min(max_seqs: int, wanted: Mapping[K, int], weights: Mapping[K, float]) -> dict[K, int]:
