@@ -52,12 +52,24 @@ class ClientPlaces:
         if not self.num_running[client]:
             del self.num_running[client]
 
-    def share(self, client: str) -> int:
-        """Seqs of a client that may run while others wait; at least 1."""
+    @property
+    def shares(self) -> Mapping[str, int]:
+        """Seqs of each client, but those in the background, that may run while others wait; at least 1."""
         if self._shares is None:
             wanted = {each: count for each, count in self._num_seqs.items() if not in_background(each)}
             self._shares = max_min_places(self._max_num_seqs, wanted, self._weights, self._leaders)
-        return self._shares.get(client) or self.part(client)
+        return self._shares
+
+    def share(self, client: str) -> int:
+        """Seqs of a client that may run while others wait; in the background as if its weight was 1."""
+        return self.shares.get(client) or self.part(client)
+
+    @property
+    def num_unclaimed(self) -> int:
+        """Free places beyond those that clients lack to their shares."""
+        shares, num_running = self.shares, self.num_running
+        taken = sum(max(shares.get(each, 0), num_running[each]) for each in shares.keys() | num_running.keys())
+        return max(0, self._max_num_seqs - taken)
 
     def all_run(self, client: str) -> bool:
         """Whether no seq of a client waits, as far as its requests tell."""

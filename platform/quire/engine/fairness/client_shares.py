@@ -37,17 +37,20 @@ class ClientShares:
 
     def num_due(self, budget: int) -> int:
         """Seqs that wait although their clients run less than their share, at most those that a step of `budget` tokens
-        can begin; at least 1."""
+        can begin, but 1 if there are any."""
         state, places, count = self._state, self._state.clients.places, 0
         left = budget - len(state.running)
-        for queue_key in state.waiting.heads:
-            num_places = places.share(queue_key.client) - places.num_running[queue_key.client]
-            for seq in state.waiting.first(queue_key, 0 if in_background(queue_key.client) else max(0, num_places)):
-                left -= len(seq.tokens)
-                if left < 0:
-                    return max(1, count)
-                count += 1
-        return max(1, count)
+        for queue in (state.swapped, state.waiting):
+            for queue_key in queue.heads:
+                num_places = places.share(queue_key.client) - places.num_running[queue_key.client]
+                if num_places <= 0 or in_background(queue_key.client):
+                    continue
+                for seq in queue.first(queue_key, num_places):
+                    left -= len(seq.tokens) - seq.computed
+                    if left < 0:
+                        return max(1, count)
+                    count += 1
+        return count
 
     def exceeds_max_seqs(self, seq: Seq, count: int = 1) -> bool:
         """Whether too many seqs run for `count` waiting ones and the forks of the first, `seq`."""
@@ -156,11 +159,11 @@ class ClientShares:
         for seq in state.running.values():
             if seq.candidates is None:
                 demands[seq.client] = demands.get(seq.client, 0) + max(1, len(seq.tokens) - seq.computed)
-        num_free = state.limits.max_num_seqs - len(state.running)
+        num_unclaimed = places.num_unclaimed
         for queue in (state.swapped, state.waiting):
             for queue_key in queue.heads:
                 client = queue_key.client
-                count = max(num_free, places.share(client) - places.num_running[client])
+                count = num_unclaimed + max(0, places.share(client) - places.num_running[client])
                 for seq in queue.first(queue_key, count):
                     if demands.get(client, 0) >= limit:
                         break

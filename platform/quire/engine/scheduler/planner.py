@@ -120,11 +120,11 @@ class Planner:
         clients cannot keep preempting each other.
         """
         builder.shares = self._shares.divide(builder.budget, max_background)
-        seq = self._candidates.first(builder.shares, builder.late)
+        num_due = self._shares.num_due(builder.budget)
+        seq = self._candidates.first(builder.shares, builder.late) if num_due else None
         places = self._state.clients.places
         if seq is None or in_background(seq.client) or places.num_running[seq.client] >= places.share(seq.client):
             return
-        num_due = self._shares.num_due(builder.budget)
         while self._state.running and (client := self._client_in_the_way(seq, num_due)) is not None:
             own = [each for each in self._state.running.values() if each.client == client]
             if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
