@@ -9,13 +9,13 @@ constexpr int GROUP = 16;
 // Prefetches to the second-level cache.
 template <class T>
 inline void prefetch_l2(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+  prefetch_l2(line);
 }
 
 // Prefetches to the first-level cache.
 template <class T>
 inline void prefetch_l1(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+  prefetch_l1(line);
 }
 
 // How keys and values are stored; the numbers are those of `BITS` in `quantized_pages.py`.

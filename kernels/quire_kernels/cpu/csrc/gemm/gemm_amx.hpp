@@ -1,6 +1,6 @@
 // AMX kernels of products: 32 rows by one panel at a time, four tiles of 16 × 16 sums (Intel SDM vol. 1, ch. 18).
 #pragma once
-#include <immintrin.h>
+#include "machine.hpp"
 
 namespace quire {
 
@@ -24,11 +24,11 @@ constexpr int64_t AHEAD = 16 * 16;  // prefetch distance in units: 32 KiB
 
 // Prefetches the weights of one step to the second-level cache; beyond the end this is harmless.
 inline void prefetch_l2(const uint32_t* w) {
-  for (int i = 0; i < 32; i++) _mm_prefetch(reinterpret_cast<const char*>(w + i * LANES), _MM_HINT_T1);
+  for (int i = 0; i < 32; i++) prefetch_l2(w + i * LANES);
 }
 
 // Prefetches a cache line of weights to the first level: without it a single row gets a tenth less bandwidth.
-inline void prefetch_near(const uint32_t* w) { _mm_prefetch(reinterpret_cast<const char*>(w + NEAR * PANEL), _MM_HINT_T0); }
+inline void prefetch_near(const uint32_t* w) { prefetch_l1(w + NEAR * PANEL); }
 
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
