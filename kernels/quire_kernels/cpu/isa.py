@@ -11,13 +11,13 @@ CPUINFO = Path("/proc/cpuinfo")
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILE_DATA = 158, 0x1023, 18
 """Linux on x86-64: the system call by which a process requests AMX tiles (Documentation/arch/x86/xstate.rst)."""
 PR_SVE_GET_VL, PR_SVE_VL_LEN_MASK = 51, 0xFFFF
-"""Linux on AArch64: prctl for the length of registers of SVE, and its bits that hold it (Documentation/arch/arm64/sve.rst)."""
+"""Linux on AArch64: prctl for the length of registers of SVE, and its bits (Documentation/arch/arm64/sve.rst)."""
 
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """A set of CPU features. needs: flags as Linux lists them in /proc/cpuinfo. options: compiler options. sve_bytes: the
-    length that registers of SVE must have, 0 without SVE.
+    """A set of CPU features. needs: flags as Linux lists them in /proc/cpuinfo. options: compiler options. sve_bytes:
+    the length that registers of SVE must have, 0 without SVE.
     """
 
     name: str

@@ -152,7 +152,9 @@ def load(isa: InstructionSet | None = None) -> Library:
     if isa is None:
         here = available()
         if not here:
-            raise BuildError("this machine supports none of the instruction sets (at least AVX2 is required)")
+            raise BuildError(
+                "this machine supports none of the instruction sets (at least AVX2, or AArch64 with NEON, is required)"
+            )
         isa = here[0]
     return bound(isa, ctypes.CDLL(str(library(isa))))
 

@@ -1,6 +1,7 @@
 """A plugin of pytest (-p arm_ops): tests of the C++ ops run those for AArch64, on an emulated CPU.
 
-`arm_rig` starts pytest with what this needs: the shared heap, and the names of an instruction set and a folder.
+`arm_rig` starts pytest with what this needs: the shared heap, the name of an instruction set, more options of the
+compiler, and a folder for what is compiled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from guest_functions import GuestFunctions
+from torch import Tensor
 
 from quire_kernels.cpu import build, isa, library, memory
 from quire_kernels.cpu.isa import InstructionSet
@@ -33,7 +35,7 @@ def _command(name: str, folder: Path) -> list[str]:
 
 def _instruction_set() -> InstructionSet:
     chosen = next(found for found in isa.ARM_SETS if found.name == os.environ["QUIRE_ARM_ISA"])
-    return replace(chosen, options=(*chosen.options, "-O1"))  # compiled soon
+    return replace(chosen, options=(*chosen.options, *os.environ["QUIRE_ARM_OPTIONS"].split()))
 
 
 @cache
@@ -45,7 +47,14 @@ def _load(_: InstructionSet | None = None) -> Library:
     return library.bound(chosen, GuestFunctions(_command(chosen.name, folder), ops))
 
 
+def _zeros(num_bytes: int) -> Tensor:
+    return torch.zeros(num_bytes, dtype=torch.uint8)  # on the shared heap, unlike memory that is mapped
+
+
 del os.environ["LD_PRELOAD"]  # for this process alone
-isa.available = cache(lambda: (_instruction_set(),))
-memory.map_zeros = lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8)  # on the shared heap
-library.load = _load
+for module, name, value in (
+    (isa, "available", cache(lambda: (_instruction_set(),))),
+    (memory, "map_zeros", _zeros),
+    (library, "load", _load),
+):
+    setattr(module, name, value)

@@ -1,4 +1,7 @@
-"""Starts tests of the C++ ops for AArch64 with a cross compiler and qemu."""
+"""Starts tests of the C++ ops for AArch64 with a cross compiler and qemu.
+
+python tests/helpers/kernels/arm/arm_rig.py sve256_bf16 [options of pytest and tests]
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 SOURCES = Path(__file__).parent
 CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+KERNEL_TESTS = SOURCES.parents[2] / "kernels"
 SECONDS = 1500
+TESTS = (
+    "cpu/test_cpu_ops.py",
+    "cpu/test_cpu_attention.py",
+    "cpu/test_cpu_products.py",
+    "cpu/test_cpu_argmax.py",
+    "cpu/test_compressed.py",
+    "cpu/test_compressed_linear.py",
+    "cpu/test_quantized_products.py",
+    "cpu/test_quantized_programs.py",
+    "cpu/test_compiled_adapters.py",
+    "cpu/test_compiled_blocks.py",
+    "cpu/test_compiled_cross_attention.py",
+    "cpu/test_compiled_products.py",
+    "low_rank",
+    "moe",
+    "sampling",
+    "state",
+    "test_attention_ends.py",
+    "test_attention_options.py",
+    "test_int8.py",
+    "test_quantized.py",
+    "test_quantized_pages.py",
+    "test_quantized_rows.py",
+    "test_row_attention.py",
+)
+"""Those of the C++ ops, in tests/kernels."""
 
 
 def missing() -> str | None:
@@ -38,10 +67,8 @@ def tools() -> Path:
     return folder
 
 
-def run_tests(isa: str, *arguments: str) -> str:
-    """What pytest prints about these tests; fails unless all pass."""
-    if why := missing():
-        pytest.skip(why)
+def command(isa: str, options: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment of pytest on an emulated CPU. options: more ones of the compiler."""
     folder = tools()
     environment = {
         **os.environ,
@@ -50,9 +77,32 @@ def run_tests(isa: str, *arguments: str) -> str:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(SOURCES),
         "QUIRE_ARM_ISA": isa,
+        "QUIRE_ARM_OPTIONS": options,
         "QUIRE_ARM_FOLDER": str(folder),
     }
-    line = [sys.executable, "-m", "pytest", "-p", "arm_ops", "-n", "0", "-x", "-o", f"timeout={SECONDS}", *arguments]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    return done.stdout
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "arm_ops",
+        "-n",
+        "0",
+        "-o",
+        f"timeout={SECONDS}",
+        *arguments,
+    ], environment
+
+
+def main(isa: str, *arguments: str) -> int:
+    """Run the tests of the ops, or those given, with the ops as users compile them."""
+    if why := missing():
+        raise SystemExit(why)
+    given = [each for each in arguments if not each.startswith("-")]
+    tests = [] if given else [str(KERNEL_TESTS / test) for test in TESTS]
+    line, environment = command(isa, "", [*arguments, *tests])
+    return subprocess.run(line, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

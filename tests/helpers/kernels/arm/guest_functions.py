@@ -31,13 +31,14 @@ class GuestFunctions:
 
     def call(self, name: str, arguments: list[int]) -> int:
         """Call a function; raises RuntimeError if the emulator ends."""
-        given = self._process.stdin, self._process.stdout
-        assert given[0] is not None and given[1] is not None
+        calls, answers = self._process.stdin, self._process.stdout
+        assert calls
+        assert answers
         padded = [*arguments, *[0] * (NUM_ARGUMENTS - len(arguments))]
         try:
-            given[0].write(f"{name} {' '.join(map(str, padded))}\n")
-            given[0].flush()
-            answer = given[1].readline()
+            calls.write(f"{name} {' '.join(map(str, padded))}\n")
+            calls.flush()
+            answer = answers.readline()
         except BrokenPipeError:
             answer = ""
         if not answer:
