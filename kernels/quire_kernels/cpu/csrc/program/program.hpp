@@ -260,7 +260,7 @@ class WeightPrefetcher {
   }
   bool prefetch_some() {
     if (at_ >= end_) return false;
-    for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) _mm_prefetch(at_ + i, _MM_HINT_T1);
+    for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) prefetch_l2(at_ + i);
     at_ += BYTES_AT_ONCE;
     return true;
   }
