@@ -19,6 +19,7 @@ from quire.errors import BadRequest, Overloaded
 from quire.hooks.adapter_resolver import AdapterResolver, base_of
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.isolation.plugin_calls import SharedBytes
+from quire.isolation.process_pool import ProcessPool
 from quire.records import Registry
 from quire.settings.server_config import ServerConfig
 
@@ -106,6 +107,23 @@ def test_closing_ends_calls_that_are_under_way() -> None:
         calls.close()
         with pytest.raises(Overloaded, match="closing"):
             sleeping.result()
+
+
+def test_models_share_processes_and_closing_one_ends_only_its_own_calls() -> None:
+    pool = ProcessPool()
+    first, second = IsolatedCalls(600.0, pool=pool), IsolatedCalls(600.0, pool=pool)
+    first.prepare(os.getpid)
+    process = first(os.getpid)
+    assert second(os.getpid) == process
+    with ThreadPoolExecutor(1) as thread:
+        sleeping = thread.submit(first, time.sleep, 600)
+        first.close()
+        with pytest.raises(Overloaded, match="closing"):
+            sleeping.result()
+    assert second(os.getpid) != os.getpid()
+    pool.close()
+    with pytest.raises(Overloaded, match="closing"):
+        second(os.getpid)
 
 
 def test_memory_that_may_still_change_is_not_looked_at() -> None:

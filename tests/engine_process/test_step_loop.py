@@ -1,17 +1,14 @@
 import itertools
-from queue import SimpleQueue
 from statistics import median
 
 import pytest
-from fake_engine_process import RAISES, REFUSED, FakeBuilder, FakeEngine
+from fake_engine_process import RAISES, REFUSED, FakeEngine
 
-from quire.engine_process.process import MESSAGES_S, EngineProcess
+from quire.engine_process.pacing.time_slicing import MIN_BESIDE_OTHERS
 from quire.engine_process.step_loop import MAX_FAILED_STEPS, MAX_PAUSE_S, StepLoop, StepsKeepFailing
-from quire.engine_process.wire.protocol import Abort, RequestRejected, Shutdown, Start, StepOutputs, Submit
+from quire.engine_process.wire.protocol import Abort, RequestRejected, StepOutputs, Submit
 from quire.errors import Overloaded
-from quire.hooks import registry
 from quire.params.sampling import SamplingParams
-from quire.settings.model_config import ModelConfig
 from quire.types import Prompt, Request
 
 
@@ -231,6 +228,15 @@ def test_steps_are_limited_only_while_a_stream_or_another_model_waits_for_them()
     assert rig.engines["b"].steps == [None]
 
 
+def test_a_prompt_beside_a_stream_of_another_model_has_few_tokens_in_a_step():
+    rig = Rig("a", "b")
+    rig.submit("a", "r", max_tokens=3)
+    rig.loop.step()
+    rig.submit("b", "s", max_tokens=1)
+    rig.run()
+    assert rig.engines["b"].steps == [MIN_BESIDE_OTHERS]
+
+
 def test_a_long_batch_on_one_model_at_most_doubles_the_others_median_time_between_tokens():
     def median_gap(*others):
         rig = Rig("quiet", "busy")
@@ -257,21 +263,3 @@ def test_figures_come_from_every_engine():
     rig = Rig("a", "b")
     rig.submit("b", "r")
     assert [(stats.model, stats.num_running) for stats in rig.loop.stats()] == [("a", 0), ("b", 1)]
-
-
-def test_requests_under_way_step_between_messages_that_come_in_thousands():
-    ticks = itertools.count(step=MESSAGES_S / 10)  # each look at the clock takes a tenth of what messages may
-    inbox, engine = SimpleQueue(), FakeEngine("a")
-    builder = FakeBuilder()
-    builder.build = lambda *_: engine
-    host = EngineProcess(inbox, [].append, registry.load([]), builder, clock=lambda: next(ticks))
-    host.start(Start(models=[ModelConfig(model="a")]))
-    for i in range(100):
-        inbox.put(
-            Submit.from_request(
-                "a", Request(id=f"r{i}", prompt=Prompt(token_ids=(1,)), params=SamplingParams(max_tokens=2))
-            )
-        )
-    inbox.put(Shutdown())
-    host.run()
-    assert len(engine.steps) >= 5

@@ -6,17 +6,24 @@ import pytest
 from quire.engine_process.pacing.time_slicing import MIN_TOKENS, TimeSlicer
 
 
-def run(turns, cost_s, until_s, active=lambda name, now: True):
-    """Step models whose steps take `cost_s(name, tokens)`; the times at which each ended a step."""
+def run(turns, cost_s, until_s, active=lambda name, now: True, streams=None):
+    """Step models whose steps take `cost_s(name, tokens)`; the times at which each ended a step.
+
+    streams: numbers of them by model; the other models compute prompts.
+    """
+    streams = streams or {}
     now, ends = 0.0, {name: [] for name in cost_s}
     while now < until_s:
         names = [name for name in cost_s if active(name, now)]
         name = turns.next(names)
-        limit = turns.limit(name, 0) if len(names) > 1 else None
+        generating = streams.get(name, 0)
+        others = [other for other in names if other != name and other in streams]
+        limit = turns.limit(name, generating, others) if len(names) > 1 else None
         seconds = cost_s[name](limit)
         now += seconds
         ends[name].append(now)
-        turns.record(name, seconds, 2048 if limit is None else limit, alone=len(names) == 1)
+        tokens = generating or (2048 if limit is None else limit)
+        turns.record(name, seconds, tokens, alone=len(names) == 1, num_generating=generating)
     return ends
 
 
@@ -45,18 +52,39 @@ def test_seconds_are_shared_evenly_whatever_the_length_of_a_step():
     [0.001, 0.002, 0.003, 0.0035, 0.004, 0.005, 0.007, 0.01, 0.012, 0.015, 0.019, 0.026, 0.028, 0.03, 0.3, 2.0],
 )
 def test_a_long_batch_beside_it_at_most_doubles_a_models_median_time_between_tokens(busy_s):
-    ends = run(two(TimeSlicer()), {"quiet": lambda _: 0.01, "busy": lambda _: busy_s}, 60)
+    streams = {"quiet": 1, "busy": 64}
+    ends = run(two(TimeSlicer()), {"quiet": lambda _: 0.01, "busy": lambda _: busy_s}, 60, streams=streams)
     assert median(gaps(ends["quiet"])) <= 2.2 * 0.01
 
 
-def test_long_prompts_beside_it_do_not_hold_a_model_up_for_long():
+@pytest.mark.parametrize(("token_s", "longest_s"), [(0.001, 0.032), (0.0002, 0.0305)])
+def test_long_prompts_beside_it_hold_a_model_up_for_three_of_its_steps_or_the_least_tokens(token_s, longest_s):
     def prefill(limit):
-        return (2048 if limit is None else min(limit, 2048)) * 0.001
+        return (2048 if limit is None else min(limit, 2048)) * token_s
 
-    ends = run(two(TimeSlicer(max_step_s=0.1)), {"quiet": lambda _: 0.01, "busy": prefill}, 30)
-    settled = gaps(ends["quiet"])[200:]
-    assert max(settled) <= 0.128 + 0.011  # never below the least limit: 128 tokens of 1 ms
-    assert median(settled) <= 2.2 * 0.01
+    costs = {"quiet": lambda _: 0.01, "busy": prefill, "slow": prefill}
+    turns = two(TimeSlicer(max_step_s=0.1))
+    turns.add("slow", 2048)
+    seconds = gaps(run(turns, costs, 30, streams={"quiet": 1})["quiet"])
+    assert max(seconds[50:]) <= 2 * longest_s + 0.011, "two models with prompts have a step each"
+    assert median(seconds) <= 2.2 * 0.01
+
+
+def test_a_device_that_computes_prompts_fast_gets_long_ones_beside_other_models():
+    def prefill(limit):
+        return 0.01 + 1e-5 * (8192 if limit is None else limit)
+
+    limits = []
+    turns = two(TimeSlicer(max_step_s=0.1))
+    turns.add("busy", 8192)
+    run(
+        turns,
+        {"quiet": lambda _: 0.01, "busy": lambda limit: limits.append(limit) or prefill(limit)},
+        3,
+        streams={"quiet": 1},
+    )
+    assert limits[0] == 32
+    assert 1500 < limits[-1] <= 3000, "three steps of the other model are 30 ms"
 
 
 def test_the_limit_is_what_the_model_computed_lately_within_the_time_of_a_step():

@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from importlib import import_module
+from typing import NamedTuple
 
 from quire.commands.built_in import BUILT_IN, CLIENTS, WITHOUT_OPTIONS
 from quire.commands.overview import overview
@@ -46,24 +49,43 @@ def run(words: list[str], spawned: SpawnedProcess | None = None) -> int:
     words = _command_first(normalize_flags(words))
     if words[0] in CLIENTS:
         return _run_client(_built_in(words[0]), words[1:])
-    registry = _first_registry(words)
+    chosen = _chosen_plugins(words)
+    registry = _load(chosen)
     if words[0] in HELP or (words[0].startswith("-") and not {*HELP}.isdisjoint(words)):
         print(overview(registry.all("quire_commands")))
         return 0
     command, args = _parsed(words, registry)
-    args.spawned, args.parse = spawned, lambda: parse(words)
+    args.spawned, args.parse = spawned, partial(_parse_again, words, chosen, registry)
     return command.run(args)
 
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The settings of a command line that runs a command with plugins. Raises QuireError and SystemExit."""
     words = normalize_flags(words)
-    return _parsed(words, _first_registry(words))[1]
+    return _parsed(words, _load(_chosen_plugins(words)))[1]
 
 
-def _first_registry(words: list[str]) -> Registry:
+def _parse_again(words: list[str], before: _ChosenPlugins, registry: Registry) -> argparse.Namespace:
+    """Like `parse`, but plugins are collected again only if others than before are chosen, which takes long."""
+    chosen = _chosen_plugins(words)
+    return _parsed(words, registry if chosen == before else _load(chosen))[1]
+
+
+class _ChosenPlugins(NamedTuple):
+    """The values of --plugins, --enable-lora and --trace-hooks."""
+
+    plugins: Sequence[str] | None
+    enable_lora: bool
+    trace: bool
+
+
+def _chosen_plugins(words: list[str]) -> _ChosenPlugins:
     early, _ = _first_phase().parse_known_args(words)
-    return load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
+    return _ChosenPlugins(early.plugins, bool(early.enable_lora), early.trace_hooks)
+
+
+def _load(chosen: _ChosenPlugins) -> Registry:
+    return load(chosen.plugins, enable_lora=chosen.enable_lora, trace=chosen.trace)
 
 
 def _parsed(words: list[str], registry: Registry) -> tuple[Command, argparse.Namespace]:

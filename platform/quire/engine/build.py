@@ -40,6 +40,7 @@ from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
 from quire.isolation.isolated_calls import IsolatedCalls
+from quire.isolation.process_pool import ProcessPool
 from quire.records import Context, Deferred, Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.checkpoint import raw_config
@@ -53,20 +54,22 @@ def build_engine(
     tokenizer: Callable[[], object] | None = None,
     on_progress: OnProgress = None,
     launch: Launch | None = None,
+    processes: ProcessPool | None = None,
 ) -> Engine:
     """Load the model that `config` names and build an engine for it.
 
     budget: of its device's memory, None = what is free now. tokenizer: returns the tokenizer of the text side, for
     plugins; called at most once. launch: starts the other ranks of --tensor-parallel-size, None = as processes.
+    processes: those that read files of adapters, None = of this engine alone.
     Raises StartupError: a setting cannot work, or the model cannot be loaded.
     """
-    with ExitStack() as processes:  # they would run on after an error
-        isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
-        processes.callback(isolated_calls.close)
+    with ExitStack() as started:  # processes, which would run on after an error
+        isolated_calls = IsolatedCalls(config.lora_load_timeout_s, pool=processes)
+        started.callback(isolated_calls.close)
         ranks = start_ranks(config, registry, launch)
-        processes.callback(ranks.close)
+        started.callback(ranks.close)
         engine = _build(config, registry, budget, tokenizer, isolated_calls, on_progress, ranks)
-        processes.pop_all()
+        started.pop_all()
         return engine
 
 

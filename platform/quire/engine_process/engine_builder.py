@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.engine_process.model_summary import summary
@@ -17,9 +18,11 @@ from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.step_loop import EngineProtocol
 from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.errors import CheckpointError, UnknownArchitecture
+from quire.isolation.process_pool import ProcessPool
 from quire.isolation.process_state import resident_bytes
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
+from quire.text.tokenizer.shared import SharedTokenizers
 
 if TYPE_CHECKING:
     from quire.engine.engine import Engine
@@ -36,7 +39,8 @@ TIERS = "(KV pages in host memory)"
 
 
 class EngineBuilder:
-    """Keeps the ledgers of memory, the publisher of KV events, and the tiers of KV pages, which all models share.
+    """Keeps what all models share: the ledgers of memory, the publisher of KV events, the tiers of KV pages, the
+    processes that read files of adapters, and equal tokenizers.
 
     torch is imported with the first engine, or to limit its threads.
 
@@ -56,6 +60,8 @@ class EngineBuilder:
         self._kv_events = kv_events or {}
         self._event_sender: EventSender | None = None
         self._tiers: SharedTiers | None = None
+        self._processes = ProcessPool()
+        self._tokenizers = SharedTokenizers()
         if share is not None:
             share.apply(os.environ)
 
@@ -89,7 +95,14 @@ class EngineBuilder:
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            engine = build_engine(config, found, budget, lambda: tokenizer_of(config), on_progress)
+            engine = build_engine(
+                config,
+                found,
+                budget,
+                partial(tokenizer_of, config, self._tokenizers),
+                on_progress,
+                processes=self._processes,
+            )
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         finally:  # the tier is as large as before, if the model was not loaded
@@ -201,7 +214,8 @@ class EngineBuilder:
         ledger.enter(engine, config.name, engine.memory)
 
     def end(self) -> None:
-        """Publish the last KV events, and close the tiers of KV pages."""
+        """Publish the last KV events, close the tiers of KV pages, and end processes."""
+        self._processes.close()
         if self._tiers is not None:
             self._tiers.close()
         if self._event_sender is not None:
@@ -225,13 +239,12 @@ def device_budget(config: ModelConfig, num_left: int) -> MemoryBudget:
     return MemoryBudget(total=share, kv_cache=share, max_kv_cache=share)
 
 
-def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
+def tokenizer_of(config: ModelConfig, shared: SharedTokenizers | None = None) -> Tokenizer | None:
     """The tokenizer of a model, or None: prompts of token ids work without one, and the server reports the error."""
     from quire import hub
-    from quire.text.tokenizer.tokenizer import Tokenizer
 
     try:
         folder = hub.resolve_tokenizer(config, hub.resolve(config.model, config))
-        return Tokenizer.load(folder, config.tokenizer_mode, config.trust_remote_code)
+        return (shared or SharedTokenizers()).load(folder, config.tokenizer_mode, config.trust_remote_code)
     except CheckpointError:
         return None

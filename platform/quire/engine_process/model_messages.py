@@ -133,6 +133,11 @@ class ModelMessageHandler:
             case wire.WakeModel():
                 self._wake(message)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is being loaded, or is to be."""
+        return bool(self._loads)
+
     def close(self) -> None:
         """End all loads, and wait for the threads."""
         for load in self._loads.values():

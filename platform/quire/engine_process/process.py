@@ -28,6 +28,7 @@ from quire.engine_process.model_messages import (
     ModelMessageHandler,
     check_names,
 )
+from quire.engine_process.pacing.loading_threads import PAUSE_BESIDE_LOADS
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.adapter_changes import ListAdapters, LoadAdapter, RegisterAdapter, UnloadAdapter
@@ -136,7 +137,10 @@ class EngineProcess:
         wait_s: float | None = 0
         while not self._stopping:
             self._handle_messages(wait_s)
+            began = self._clock()
             wait_s = self._loop.step()
+            if wait_s == 0 and self._models.is_loading:
+                wait_s = PAUSE_BESIDE_LOADS * (self._clock() - began)
         self._models.close()
         for engine in self._loop.engines.values():
             self._background.submit(self._registry.engine_stopping, engine.info)

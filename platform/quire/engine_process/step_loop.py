@@ -176,7 +176,7 @@ class StepLoop:
         name = self._slicer.next(ready)
         if name is None:
             return min(pauses.values(), default=None)
-        deltas = self._step(name, alone=len(ready) == 1)
+        deltas = self._step(name, ready)
         engine = self.engines[name]
         if deltas:
             self._send(StepOutputs(deltas))
@@ -189,17 +189,19 @@ class StepLoop:
         self._pause(name, idle=not deltas and not engine.num_step_tokens)
         return 0
 
-    def _step(self, name: str, alone: bool) -> list[SeqDelta]:
+    def _step(self, name: str, ready: Sequence[str]) -> list[SeqDelta]:
         begin, engine = self._clock(), self.engines[name]
         num_generating = engine.num_generating
-        short = self._slicer.limit(name, num_generating)
+        others = [other for other in ready if other != name and self.engines[other].num_generating]
+        short = self._slicer.limit(name, num_generating, others)
+        alone = len(ready) == 1
         limit, max_background = self._background.limits(name, None if alone and not num_generating else short, short)
         try:
             deltas = engine.step(limit, max_background)
         except Exception as error:
             deltas = self._fail(name, error)
         seconds = self._clock() - begin
-        self._slicer.record(name, seconds, engine.num_step_tokens, alone)
+        self._slicer.record(name, seconds, engine.num_step_tokens, alone, num_generating)
         self._background.record(name, seconds)
         return deltas
 

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
+from quire.isolation.idle_thread import call_when_idle
+
 LENGTH = struct.Struct(">Q")
 MAX_REPLY = 1 << 30
 """Largest body of a reply, in bytes."""
@@ -56,6 +58,7 @@ class ChildProcess:
     arguments: what follows the interpreter on the command line. receives_files: replies may carry an open file; else
     files that the child sends are dropped. quiet: discard standard error. new_session: give the process a session of
     its own, without a terminal. Where sessions share the cores equally (autogroup), it gets a whole share.
+    at_idle_priority: run it only on cores that no other process wants, also while the interpreter starts.
     """
 
     def __init__(
@@ -66,19 +69,24 @@ class ChildProcess:
         receives_files: bool = False,
         quiet: bool = False,
         new_session: bool = False,
+        at_idle_priority: bool = False,
     ) -> None:
         self._max_files = int(receives_files)
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL if quiet else None,
-                env=dict(environment),
-                start_new_session=new_session,
-                process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
-            )
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    [sys.executable, *arguments],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL if quiet else None,
+                    env=dict(environment),
+                    start_new_session=new_session,
+                    process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
+                )
+
+            self._process = call_when_idle(start) if at_idle_priority else start()
 
     def ask(self, request: bytes, timeout_s: float) -> tuple[bytes, int | None]:
         """The reply to a request, and the descriptor of the file that it carries.

@@ -1,11 +1,15 @@
-"""Runs the calling thread at idle priority, for background work that must not take cores from a step."""
+"""Threads of idle priority, and processes that they start, for background work that must not take cores from a step."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def run_when_idle() -> None:
@@ -16,6 +20,12 @@ def run_when_idle() -> None:
     """
     with suppress(AttributeError, OSError):
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+
+
+def call_when_idle(function: Callable[[], T]) -> T:
+    """`function()`, called in a thread of idle priority, which threads and processes that it starts inherit."""
+    with ThreadPoolExecutor(1, initializer=run_when_idle) as pool:
+        return pool.submit(function).result()
 
 
 _changes_threads = threading.Lock()

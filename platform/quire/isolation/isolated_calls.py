@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import BadRequest, Overloaded, QuireError, from_wire
-from quire.isolation.child_process import ChildProcess, bare_environment
+from quire.isolation.child_process import ChildProcess
 from quire.isolation.isolated_process import CallReply, CallRequest, encode, function_name
 from quire.isolation.plugin_calls import Shared, SharedBytes
+from quire.isolation.process_pool import ProcessPool
 
 MEMORY_BYTES = 4 << 30
 """Address space that a call may take in addition to what its process has; most of it is for torch's libraries."""
-
-MAX_KEPT = 2
-"""Idle processes."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +41,21 @@ ADAPTER_FILES = Purpose("Reading the files", "--lora-load-timeout-s", "lora_path
 
 
 class IsolatedCalls:
-    """Calls for one purpose. timeout_s: limit of a call, including the start of its process."""
+    """Calls for one purpose. timeout_s: limit of a call, including the start of its process.
 
-    def __init__(self, timeout_s: float, purpose: Purpose = ADAPTER_FILES) -> None:
+    pool: processes that others use too; None = its own.
+    """
+
+    def __init__(self, timeout_s: float, purpose: Purpose = ADAPTER_FILES, pool: ProcessPool | None = None) -> None:
         self._timeout_s, self._purpose = timeout_s, purpose
+        self._pool, self._owns_pool = pool or ProcessPool(purpose.idle), pool is None
         self._lock = threading.Lock()
-        self._idle: list[ChildProcess] = []
-        self._all: set[ChildProcess] = set()
-        self._prepared: dict[str, None] = {}
+        self._running: set[ChildProcess] = set()
         self._closed = False
 
     def prepare(self, function: Callable[..., Any]) -> None:
         """Start a process that imports the function's module, in the background."""
-        with self._lock:
-            known = function_name(function) in self._prepared
-            self._prepared[function_name(function)] = None
-        if not known:
-            self._release(self._acquire())
+        self._pool.prepare(function)
 
     def __call__(
         self, function: Callable[..., Any], *args: Any, memory_bytes: int = 0, timeout_s: float | None = None
@@ -67,7 +63,7 @@ class IsolatedCalls:
         """`function(*args)`. timeout_s: limit of this call, if it is shorter than the usual one."""
         seconds = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         request = CallRequest(function_name(function), list(args), MEMORY_BYTES + memory_bytes, seconds)
-        process, replied = self._acquire(), False
+        process, replied = self._begin(), False
         try:
             body, descriptor = process.ask(encode(request), seconds)
             replied = True
@@ -77,11 +73,27 @@ class IsolatedCalls:
             self._check_open()
             raise self._failed("ended the process that did it, perhaps for lack of memory") from None
         finally:
-            if replied:
-                self._release(process)
-            else:
-                self._end(process)
+            self._end(process, replied)
         return self._result(CallReply(**json.loads(body)), None if descriptor is None else SharedBytes(descriptor))
+
+    def _begin(self) -> ChildProcess:
+        process = self._pool.take()
+        with self._lock:
+            self._running.add(process)
+            closed = self._closed
+        if closed:  # while the process was started
+            self._end(process, replied=False)
+            self._check_open()
+        return process
+
+    def _end(self, process: ChildProcess, replied: bool) -> None:
+        with self._lock:
+            self._running.discard(process)
+            is_alive = replied and not self._closed  # `close` may have killed it
+        if is_alive:
+            self._pool.give_back(process)
+        else:
+            process.end()
 
     def _failed(self, how: str) -> QuireError:
         return self._purpose.kind(f"{self._purpose.what} {how}.", self._purpose.param)
@@ -99,40 +111,12 @@ class IsolatedCalls:
         if self._closed:
             raise Overloaded("The server is closing.")
 
-    def _acquire(self) -> ChildProcess:
-        with self._lock:
-            self._check_open()
-            if self._idle:
-                return self._idle.pop()
-            names = list(self._prepared)
-        idle = ["--idle"] if self._purpose.idle else []
-        arguments = ["-m", "quire.isolation.isolated_process", *idle, *names]
-        process = ChildProcess(arguments, bare_environment(), receives_files=True)
-        with self._lock:
-            self._all.add(process)
-            closed = self._closed
-        if closed:  # while the process was started
-            self._end(process)
-            self._check_open()
-        return process
-
-    def _release(self, process: ChildProcess) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < MAX_KEPT:
-                self._idle.append(process)
-                return
-        self._end(process)
-
-    def _end(self, process: ChildProcess) -> None:
-        with self._lock:
-            self._all.discard(process)
-        process.end()
-
     def close(self) -> None:
-        """Kill the processes. Calls that are in progress fail."""
+        """Kill the processes of calls in progress, which fail."""
         with self._lock:
             self._closed = True
-            processes = list(self._all)
-            self._idle.clear()
-        for process in processes:
-            self._end(process)
+            running = list(self._running)
+        for process in running:
+            process.end()
+        if self._owns_pool:
+            self._pool.close()

@@ -20,7 +20,6 @@ from typing import Any
 
 from quire.errors import QuireError
 from quire.isolation.child_process import LENGTH, frame, read_frame
-from quire.isolation.idle_thread import run_when_idle
 from quire.isolation.plugin_calls import Shared
 
 KILL_GRACE_S = 5.0
@@ -115,18 +114,14 @@ def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Reply until the parent closes the connection. Arguments: --idle, names of functions to import in advance."""
+    """Reply until the parent closes the connection. Arguments: names of functions to import in advance."""
     sys.stdout = sys.stderr  # standard output is the connection; libraries must not print there
     connection = socket.socket(fileno=0)
-    names = sys.argv[1:]
-    if names[:1] == ["--idle"]:
-        del names[0]
-        run_when_idle()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in names:
+    for name in sys.argv[1:]:
         with suppress(Exception):  # the call will report the error
             find_function(name)
     with suppress(OSError):  # the parent closed the connection

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from quire.errors import ConfigError
@@ -59,12 +60,17 @@ def reader_of(hint: Any) -> Callable[[str], Any]:
     return str
 
 
+@cache
+def _type_hints() -> Mapping[str, Any]:
+    return get_type_hints(ModelConfig)  # takes a millisecond
+
+
 def typed_value(name: str, value: Any) -> Any:
     """The value of a setting of one model, in its type; a text is read as the flag would read it.
 
     Raises ConfigError for a value of another type.
     """
-    hint = get_type_hints(ModelConfig)[name]
+    hint = _type_hints()[name]
     is_list, reader = hint == tuple[str, ...], reader_of(hint)
     if value is None and type(None) in get_args(hint):
         return None

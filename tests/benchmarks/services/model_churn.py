@@ -29,7 +29,7 @@ sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers"
 sys.path.append(str(Path(__file__).parent / "churn"))
 
 import httpx
-from letter_models import LetterModels
+from letter_models import SIZES, LetterModels
 from serving import Server, serving
 
 from quire.isolation.process_state import resident_bytes
@@ -219,6 +219,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--undisturbed-minutes", type=float, default=2, help="at most as long as --minutes")
     parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--size", choices=SIZES, default="small", help="of a model")
     parser.add_argument("--fitting", type=float, default=5, help="models for which there is memory")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--budget", type=int, help="bytes, instead of those for --fitting models")
@@ -227,7 +228,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = args.folder or Path(temporary)
-        models = LetterModels.make(root, args.models, (*range(5), *range(args.models - 3, args.models - 1)), 2)
+        models = LetterModels.make(
+            root, args.models, (*range(5), *range(args.models - 3, args.models - 1)), 2, args.size
+        )
         file, kept = Path(temporary) / "serve.yaml", list(models.folders)[:-3]
         first = {"configured": kept[0], "switched": kept[0]}
         budget = args.budget or budget_for(models.settings(kept, PINNED, 8 << 30, first), file, args.fitting + 0.5)

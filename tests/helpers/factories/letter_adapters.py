@@ -32,7 +32,7 @@ class Voices:
     """
 
     def __init__(self, base: Path, ballast_rank: int = 0, louder: int = 1) -> None:
-        self._weights = load_file(base / "model.safetensors")
+        self._weights = {name: tensor.float() for name, tensor in load_file(base / "model.safetensors").items()}
         self._rank, self._louder = ballast_rank, louder
 
     def vector(self, letter: str) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """How `platform serve` starts: what is imported when, and what is read before the models are loaded."""
 
+import gc
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -63,6 +65,28 @@ def test_what_was_prepared_is_not_read_again(folder, loaded):
     assert len(loaded) == read
     assert [a.tokenizer.vocab_size, a.template is not None] == [b.tokenizer.vocab_size, b.template is not None]
     assert (a.info, b.info) == tuple(infos)
+
+
+def test_models_with_equal_files_share_a_tokenizer_as_long_as_one_uses_it(folder, tmp_path, loaded):
+    copy, other = tmp_path / "copy", byte_tokenizer(tmp_path / "other", "{{ messages[-1].content }}")
+    shutil.copytree(folder, copy)
+    text = FrontendLoader(ServerConfig(), Registry())
+
+    def load(path):
+        (served,) = text.load([ModelConfig(model=str(path))], [info(folder=str(path))])
+        return served.tokenizer
+
+    first = load(folder)
+    assert load(copy) is first
+    assert load(other) is not first, "its chat template is another one"
+    assert len(loaded) == 2
+    (copy / "special_tokens_map.json").write_text('{"bos_token": "a"}')
+    assert load(copy).bos_id is not None
+    assert load(folder) is first
+    del first
+    gc.collect()
+    load(folder)
+    assert len(loaded) == 4
 
 
 def test_what_cannot_be_prepared_is_read_when_its_folder_is_known(folder, loaded):

@@ -10,6 +10,10 @@ from quire.isolation.idle_thread import compute_when_idle, compute_with
 SHARE_BESIDE_STEPS = 0.5
 """Of torch's threads, also at idle priority: a thread that a step has displaced holds the others of a team up."""
 
+PAUSE_BESIDE_LOADS = 0.1
+"""After a step the step loop pauses for this part of its time while a model is loaded, which needs cores and the GIL:
+streams that use all cores would hold the load up for as long as they run."""
+
 
 class Served(Protocol):
     """A model that may compute."""

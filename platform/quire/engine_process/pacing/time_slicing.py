@@ -2,21 +2,30 @@
 
 A step delays all streams, those of its own model too. While there are any, its tokens are limited to what the model is
 expected to compute within `max_step_s`, by the speed of its latest long steps, but not below `MIN_TOKENS` beside a
-token for each stream: with fewer rows the products of matrices would take as long.
+token for each stream: with fewer rows the products of matrices would take as long. Beside streams of other models,
+which get nothing of such a step, it is limited to some of their steps, and to at least `MIN_BESIDE_OTHERS` tokens.
 
 Each model has used some seconds of the device; the model that has used the least goes next. A model that wakes up
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
-the others are short: two of three tokens then arrive without waiting for the other models, at the same long-term
-share. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
+the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
+models, at the same long-term share. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work;
+the caller supplies all times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MIN_TOKENS = 128
 """Tokens of prompts that a limited step may have however slow the model is."""
+
+MIN_BESIDE_OTHERS = 32
+"""The same beside streams of other models. At least so many rows make a product of matrices a matter of arithmetic, so
+that prompts in such steps take little longer."""
+
+STEPS_DELAYED, MIN_DELAY_S = 3, 0.012
+"""A step beside streams of other models may take so many of their steps, or so many seconds."""
 
 STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
@@ -30,12 +39,20 @@ SMOOTHING = 0.2
 
 @dataclass(slots=True)
 class _ModelShare:
-    """Of one model. token_s: seconds for a token in steps of at least `MIN_TOKENS`; 0 before the first such step."""
+    """Of one model. token_s: seconds for a token in steps of at least `MIN_TOKENS`; 0 before the first such step.
+    short_token_s: the same in steps of fewer tokens, at least `MIN_BESIDE_OTHERS`.
+    """
 
     max_tokens: int
     used_s: float = 0.0
     step_s: float = 0.0
     token_s: float = 0.0
+    short_token_s: float = 0.0
+
+    def tokens_in(self, seconds: float, token_s: float, least: int, unknown: int) -> int:
+        """Tokens of a step of so many seconds. unknown: those if the speed is not known."""
+        expected = int(seconds / token_s) if token_s else unknown
+        return min(self.max_tokens, max(expected, least))
 
 
 class TimeSlicer:
@@ -71,11 +88,17 @@ class TimeSlicer:
         self._virtual_s = max(self._virtual_s, self._shares[name].used_s)
         return name
 
-    def limit(self, name: str, num_generating: int) -> int:
-        """The most tokens of a step that delays streams. num_generating: streams of the model itself."""
+    def limit(self, name: str, num_generating: int, others: Sequence[str] = ()) -> int:
+        """The most tokens of a step that delays streams.
+
+        num_generating: streams of the model itself. others: the other models that have streams.
+        """
         share = self._shares[name]
-        expected = int(self._max_step_s / share.token_s) if share.token_s else self._first_limit
-        return min(share.max_tokens, max(expected, MIN_TOKENS + num_generating))
+        if not others:
+            return share.tokens_in(self._max_step_s, share.token_s, MIN_TOKENS + num_generating, self._first_limit)
+        delayed_s = max(MIN_DELAY_S, STEPS_DELAYED * min(self._shares[other].step_s for other in others))
+        token_s = min(filter(None, (share.token_s, share.short_token_s)), default=0.0)
+        return share.tokens_in(min(self._max_step_s, delayed_s), token_s, MIN_BESIDE_OTHERS + num_generating, 0)
 
     def _pick(self, names: list[str]) -> str:
         if self._current in names and 0 < self._steps_in_slice < STEPS_PER_SLICE:
@@ -87,13 +110,17 @@ class TimeSlicer:
         self._steps_in_slice = 1
         return self._current
 
-    def record(self, name: str, seconds: float, num_tokens: int, alone: bool) -> None:
+    def record(self, name: str, seconds: float, num_tokens: int, alone: bool, num_generating: int = 0) -> None:
         """Count a step of `num_tokens` that took `seconds`. alone: no other model had work."""
         share = self._shares[name]
         share.used_s += seconds
         share.step_s = _averaged(share.step_s, seconds)
         if num_tokens >= min(MIN_TOKENS, share.max_tokens):
             share.token_s = _averaged(share.token_s, seconds / num_tokens)
+        elif num_tokens >= MIN_BESIDE_OTHERS:
+            share.short_token_s = _averaged(share.short_token_s, seconds / num_tokens)
+        if num_tokens >= MIN_BESIDE_OTHERS + num_generating:
+            self._steps_in_slice = STEPS_PER_SLICE
         if alone:
             self._virtual_s = max(self._virtual_s, share.used_s)
 

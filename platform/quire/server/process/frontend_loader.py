@@ -23,6 +23,7 @@ from quire.text.parsing.reasoning import choose_reasoning
 from quire.text.parsing.tool_calls import choose_parser
 from quire.text.speech.transcription import TranscriptionModel
 from quire.text.tokenizer.files import DEFAULT_TEMPLATE
+from quire.text.tokenizer.shared import SharedTokenizers
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import ModelInfo
 
@@ -34,6 +35,7 @@ class FrontendLoader:
         """trace_fetch: traces what is fetched for prompts."""
         self._config, self._registry, self._trace_fetch = config, registry, trace_fetch
         self._renderer = TemplatePool(timeout_s=config.template_timeout_s)
+        self._tokenizers = SharedTokenizers()
         self._prepared: dict[Hashable, Tokenizer] = {}
 
     def prepare(self, models: Sequence[ModelConfig]) -> None:
@@ -43,7 +45,7 @@ class FrontendLoader:
                 for name in filter(None, (model.model, model.tokenizer)):
                     Path(name).expanduser().resolve(strict=True)  # the engine process downloads those that are not here
                 folder = resolve_tokenizer(model, resolve(model.model, model))
-                tokenizer = _load_tokenizer(model, folder)
+                tokenizer = self._tokenizer(model, folder)
                 tokenizer.token_text(0)  # builds tables, for which the first response would have to wait
                 self._prepared[_tokenizer_key(model, folder)] = tokenizer
                 for template in tokenizer.chat_templates.values():
@@ -64,7 +66,7 @@ class FrontendLoader:
 
     def _served(self, model: ModelConfig, info: ModelInfo) -> ServedModel:
         folder = resolve_tokenizer(model, Path(info.folder))
-        tokenizer = self._prepared.get(_tokenizer_key(model, folder)) or _load_tokenizer(model, folder)
+        tokenizer = self._prepared.get(_tokenizer_key(model, folder)) or self._tokenizer(model, folder)
         templates: Mapping[str, str] = tokenizer.chat_templates
         if model.chat_template is not None:
             templates = {DEFAULT_TEMPLATE: read_template(model.chat_template)}
@@ -93,6 +95,9 @@ class FrontendLoader:
             response_role=model.response_role,
         )
 
+    def _tokenizer(self, model: ModelConfig, folder: Path) -> Tokenizer:
+        return self._tokenizers.load(folder, model.tokenizer_mode, model.trust_remote_code)
+
     def _tool_parser(self, template: str | None) -> ToolParser | None:
         """The configured parser, else the one that fits the template. Only auto tool choice requires a clear fit."""
         config = self._config
@@ -109,10 +114,6 @@ def load_frontends(
 ) -> list[ServedModel]:
     """Load the front ends of loaded models without a `prepare` before."""
     return FrontendLoader(config, registry).load(models, infos)
-
-
-def _load_tokenizer(model: ModelConfig, folder: Path) -> Tokenizer:
-    return Tokenizer.load(folder, model.tokenizer_mode, model.trust_remote_code)
 
 
 def _tokenizer_key(model: ModelConfig, folder: Path) -> Hashable:
