@@ -69,7 +69,7 @@ struct Step {
   int32_t exact;  // attention: as in `AttentionArgs`
 };
 
-constexpr int64_t MIN_TOKENS_BESIDE = 24;  // minimum tokens of a product during which other memory is prefetched
+constexpr int64_t MIN_TOKENS_BESIDE = 8;   // minimum tokens of a product during which other memory is prefetched
 
 template <class T>
 struct Interpreter {
