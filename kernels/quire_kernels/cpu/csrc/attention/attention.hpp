@@ -10,7 +10,7 @@
 #pragma once
 #include "attention/attention_offsets.hpp"
 #include "attention/attention_splits.hpp"
-#include "attention/attention_vector.hpp"
+#include "attention/attention_many.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include "attention/attention_amx.hpp"
 #endif
@@ -93,17 +93,18 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
 }
 
 // One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next
-// strip are started before the softmax of this one, so that tiles and vectors work in parallel.
+// strip are started before the softmax of this one, so that tiles and vectors work in parallel. heads_left: as in
+// `Strip`, of the first line.
 template <class T, class Kind>
 void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
-                  Kind& kind) {
+                  Kind& kind, int64_t heads_left) {
   const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES);
   const ScoreTransform soft(args);
   const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
   const auto score = [&](int64_t strip, int current) {
     kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
   };
-  Strip strip{first + lines.at, 0, lines.position, block.queries, lines.ends};
+  Strip strip{first + lines.at, 0, lines.position, heads_left, lines.ends};
   score(0, 0);
   for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
     if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
@@ -117,6 +118,54 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
     kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
   }
 }
+
+#if defined(__AVX512F__)
+// `attend_block` for a kernel of bands. Groups that no line of a band sees are skipped.
+template <class T>
+void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first) {
+  using Kind = ManyLines<T>;
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / Kind::LINES;
+  const ScoreTransform soft(args);
+  const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales && block.count == BLOCK;
+  struct {
+    T* weights = nullptr;
+    float* out;
+    int groups;
+    int64_t band;
+  } last;  // the band whose values are not yet added
+  const auto add_last = [&] {
+    if (last.weights) Kind::add_values(last.weights, block, last.groups, last.band, stride, last.out);
+    last.weights = nullptr;
+  };
+  for (int64_t band = 0; band < bands; band++) {
+    const int64_t l = band * Kind::LINES, at = first + lines.at + l, token = l / block.queries;
+    Strip strip{at, Kind::LINES, lines.position + token, (token + 1) * block.queries - l, lines.ends ? lines.ends + token : nullptr};
+    const int64_t newest = (l + Kind::LINES - 1) / block.queries;
+    const int64_t end = lines.ends ? *std::max_element(strip.ends, lines.ends + newest + 1) : lines.position + newest + args.ahead + 1;
+    const int groups = static_cast<int>(std::clamp<int64_t>((end - block.begin + GROUP - 1) / GROUP, 0, block.groups()));
+    if (groups == 0) continue;
+    const T* q = mine.q.data() + at * dim;
+    T* weights = mine.weights.data() + band % 2 * STRIP * BLOCK;
+    float* scores = mine.scores.data();
+    bool done = false;
+    if (groups == GROUPS) {
+      const bool whole = plain && strip.position + args.ahead + 1 >= block.begin + BLOCK;
+      done = Kind::weigh(q, dim, block, band, whole, soft, mine.top.data() + at, mine.totals.data() + at * LANES, weights, scores);
+    } else {
+      for (int g = 0; g < groups; g++) Kind::score_group(q, dim, block.keys[g], scores + g * GROUP);
+    }
+    if (!done) softmax_strip<Kind>(args, soft, strip, block, mine, scores, weights, mine.steps.data());
+    add_last();
+    last = {weights, mine.out.data() + at * stride, groups, band};
+  }
+  add_last();
+  const int64_t rest = bands * Kind::LINES, token = rest / block.queries;
+  if (rest == lines.count) return;
+  VectorLines<T> kind;
+  const Lines others{lines.at + rest, lines.count - rest, lines.position + token, lines.ends ? lines.ends + token : nullptr};
+  attend_block<T>(args, others, block, mine, first, kind, (token + 1) * block.queries - rest);
+}
+#endif
 
 // Lines of the key-value heads first … last-1 and the positions of a span, block by block over all heads, so that
 // pages are read in memory order. lines: of one query head. stride: lines of a key-value head in memory. after: the
@@ -143,7 +192,10 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
       if (block.begin % SPLIT == 0 && block.begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
       if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
       if constexpr (Kind::HAS_HEIGHT) kind.set_height(own.count);
-      attend_block<T>(args, own, block, mine, (head - first) * stride, kind);
+      if constexpr (Kind::BANDS)
+        attend_bands<T>(args, own, block, mine, (head - first) * stride);
+      else
+        attend_block<T>(args, own, block, mine, (head - first) * stride, kind, block.queries);
     }
   }
 }
@@ -166,6 +218,9 @@ void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& spa
       return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{most});
     if (fits) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
+#endif
+#if defined(__AVX512F__)
+  if (most > FEW_LINES) return attend_span<T>(args, lines, span, after, first, last, stride, ManyLines<T>{});
 #endif
   attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
 }

@@ -16,7 +16,7 @@ namespace quire {
 template <class T>
 struct VectorLines {
   static constexpr int P = PER_UNIT<T>;
-  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false;
+  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = false;
 
   // Prefetches two cache lines of a group's keys and two of its values, of those that are read next. Keys and
   // values are prefetched in parallel and evenly during the computation: two streams get more bandwidth than one,
