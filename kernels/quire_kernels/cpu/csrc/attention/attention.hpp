@@ -120,46 +120,37 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
 }
 
 #if defined(__AVX512F__)
-// `attend_block` for a kernel of bands. Groups that no line of a band sees are skipped.
+// `attend_block` for tiles of many lines. Groups that no line of a band sees are skipped.
 template <class T>
 void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first) {
   using Kind = ManyLines<T>;
-  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / Kind::LINES;
+  constexpr int64_t LINES = Kind::LINES;
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / LINES;
   const ScoreTransform soft(args);
   const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales && block.count == BLOCK;
-  struct {
-    T* weights = nullptr;
-    float* out;
-    int groups;
-    int64_t band;
-  } last;  // the band whose values are not yet added
-  const auto add_last = [&] {
-    if (last.weights) Kind::add_values(last.weights, block, last.groups, last.band, stride, last.out);
-    last.weights = nullptr;
-  };
-  for (int64_t band = 0; band < bands; band++) {
-    const int64_t l = band * Kind::LINES, at = first + lines.at + l, token = l / block.queries;
-    Strip strip{at, Kind::LINES, lines.position + token, (token + 1) * block.queries - l, lines.ends ? lines.ends + token : nullptr};
-    const int64_t newest = (l + Kind::LINES - 1) / block.queries;
-    const int64_t end = lines.ends ? *std::max_element(strip.ends, lines.ends + newest + 1) : lines.position + newest + args.ahead + 1;
-    const int groups = static_cast<int>(std::clamp<int64_t>((end - block.begin + GROUP - 1) / GROUP, 0, block.groups()));
-    if (groups == 0) continue;
-    const T* q = mine.q.data() + at * dim;
-    T* weights = mine.weights.data() + band % 2 * STRIP * BLOCK;
-    float* scores = mine.scores.data();
-    bool done = false;
-    if (groups == GROUPS) {
-      const bool whole = plain && strip.position + args.ahead + 1 >= block.begin + BLOCK;
-      done = Kind::weigh(q, dim, block, band, whole, soft, mine.top.data() + at, mine.totals.data() + at * LANES, weights, scores);
-    } else {
-      for (int g = 0; g < groups; g++) Kind::score_group(q, dim, block.keys[g], scores + g * GROUP);
+  const bool whole = plain && lines.position + args.ahead + 1 >= block.begin + BLOCK;
+  T *q = mine.q.data() + (first + lines.at) * dim, *weights = mine.weights.data(), *last_weights = weights + STRIP * BLOCK;
+  float *top = mine.top.data() + first + lines.at, *totals = mine.totals.data() + (first + lines.at) * LANES;
+  float *out = mine.out.data() + (first + lines.at) * stride, *scores = mine.scores.data(), *last_out = nullptr;
+  int groups = GROUPS, last_groups = 0;  // of the band whose values are not yet added
+  for (int64_t band = 0; band < bands; band++, q += LINES * dim, top += LINES, totals += LINES * LANES, out += LINES * stride) {
+    const void* ahead = band < GROUPS ? static_cast<const void*>(block.next_keys[band]) : out;
+    const void* behind = band - 1 < GROUPS ? static_cast<const void*>(block.next_values[std::max<int64_t>(0, band - 1)]) : q + LINES * dim;
+    if (!whole || !Kind::weigh(q, dim, block, ahead, true, soft, top, totals, weights, scores)) {
+      const int64_t l = band * LINES, token = l / block.queries, newest = (l + LINES - 1) / block.queries;
+      Strip strip{first + lines.at + l, LINES, lines.position + token, (token + 1) * block.queries - l, lines.ends ? lines.ends + token : nullptr};
+      const int64_t end = lines.ends ? *std::max_element(strip.ends, lines.ends + newest + 1) : lines.position + newest + args.ahead + 1;
+      groups = static_cast<int>(std::clamp<int64_t>((end - block.begin + GROUP - 1) / GROUP, 0, block.groups()));
+      if (groups == 0) continue;
+      if (!whole)
+        for (int g = 0; g < groups; g++) Kind::score_group(q, dim, block.keys[g], scores + g * GROUP);
+      softmax_strip<Kind>(args, soft, strip, block, mine, scores, weights, mine.steps.data());
     }
-    if (!done) softmax_strip<Kind>(args, soft, strip, block, mine, scores, weights, mine.steps.data());
-    add_last();
-    last = {weights, mine.out.data() + at * stride, groups, band};
+    if (last_out) Kind::add_values(last_weights, block, last_groups, behind, stride, last_out);
+    std::swap(weights, last_weights), last_out = out, last_groups = groups;
   }
-  add_last();
-  const int64_t rest = bands * Kind::LINES, token = rest / block.queries;
+  if (last_out) Kind::add_values(last_weights, block, last_groups, last_out, stride, last_out);
+  const int64_t rest = bands * LINES, token = rest / block.queries;
   if (rest == lines.count) return;
   VectorLines<T> kind;
   const Lines others{lines.at + rest, lines.count - rest, lines.position + token, lines.ends ? lines.ends + token : nullptr};

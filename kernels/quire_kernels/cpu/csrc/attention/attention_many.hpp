@@ -18,8 +18,8 @@ struct ManyLines {
 
   // q [LINES, dim] · keys -> weights [LINES, BLOCK], if every score of the block is visible (`whole`), scores need
   // no transformation, and none raises a maximum; returns whether that is so. Otherwise -> scores [LINES, BLOCK].
-  // band: the number of this band; each prefetches one group of the keys that are read next.
-  [[gnu::noinline]] static bool weigh(const T* q, int64_t dim, const Block<T>& block, int64_t band, bool whole,
+  // ahead: memory of the size of a group of keys, to be prefetched.
+  [[gnu::noinline]] static bool weigh(const T* q, int64_t dim, const Block<T>& block, const void* ahead, bool whole,
                                       const ScoreTransform& soft, const float* tops, float* totals, T* weights, float* scores) {
     F16 acc[LINES][GROUPS];
 #pragma GCC unroll 32
@@ -27,7 +27,7 @@ struct ManyLines {
     RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(T)));
     const char *k0 = reinterpret_cast<const char*>(block.keys[0]), *k1 = reinterpret_cast<const char*>(block.keys[1]);
     const char *k2 = reinterpret_cast<const char*>(block.keys[2]), *k3 = reinterpret_cast<const char*>(block.keys[3]);
-    const char* next = reinterpret_cast<const char*>(block.next_keys[band % GROUPS]);
+    const char* next = static_cast<const char*>(ahead);
     const int64_t end = dim / P * VECTOR_BYTES;
     for (int64_t at = 0; at < end; at += VECTOR_BYTES) {
       asm("" : "+r"(at));  // or compilers keep the sums of all addresses
@@ -86,14 +86,14 @@ struct ManyLines {
 
   // out [LINES, stride] += weights [LINES, BLOCK] · values of the first `groups` groups, for VECTORS vectors of a line
   template <int VECTORS>
-  [[gnu::noinline]] static void add_vectors(const T* weights, const Block<T>& block, int groups, int64_t band, int64_t stride,
-                                            int64_t d, float* out) {
+  [[gnu::noinline]] static void add_vectors(const T* weights, const Block<T>& block, int groups, const void* ahead,
+                                            int64_t stride, int64_t d, float* out) {
     F16 acc[LINES][VECTORS];
     RowPositions<LINES> sums(out + d, stride * static_cast<int64_t>(sizeof(float)));
 #pragma GCC unroll 32
     for (int i = 0; i < LINES * VECTORS; i++)
       acc[i / VECTORS][i % VECTORS] = load(reinterpret_cast<const float*>(sums[i / VECTORS]) + i % VECTORS * LANES);
-    const char* next = reinterpret_cast<const char*>(block.next_values[band % GROUPS]) + d / LANES * GROUP / P * VECTOR_BYTES;
+    const char* next = static_cast<const char*>(ahead) + d / LANES * GROUP / P * VECTOR_BYTES;
     for (int g = 0; g < groups; g++) {
       const char* row = reinterpret_cast<const char*>(block.values[g]) + d * UNIT_BYTES;
       const T* w = weights + g * GROUP;
@@ -117,10 +117,10 @@ struct ManyLines {
       store(const_cast<float*>(reinterpret_cast<const float*>(sums[i / VECTORS])) + i % VECTORS * LANES, acc[i / VECTORS][i % VECTORS]);
   }
 
-  static void add_values(const T* weights, const Block<T>& block, int groups, int64_t band, int64_t stride, float* out) {
+  static void add_values(const T* weights, const Block<T>& block, int groups, const void* ahead, int64_t stride, float* out) {
     int64_t d = 0;
-    for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<4>(weights, block, groups, band, stride, d, out);
-    for (; d < stride; d += LANES) add_vectors<1>(weights, block, groups, band, stride, d, out);
+    for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<4>(weights, block, groups, ahead, stride, d, out);
+    for (; d < stride; d += LANES) add_vectors<1>(weights, block, groups, ahead, stride, d, out);
   }
 };
 
