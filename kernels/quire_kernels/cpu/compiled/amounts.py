@@ -56,7 +56,7 @@ class Amounts:
 
     def add(self, step: StepStruct, fwd: Any) -> None:
         """Count the instructions of a run that was timed."""
-        early = _early_lens(fwd)
+        early = _early_lens(fwd) if any(instruction.selected == EARLY for instruction in self._code) else None
         for i, instruction in enumerate(self._code):
             is_early = instruction.selected == EARLY and early is not None
             is_selected = is_early or instruction.selected in (SELECTED, EARLY_END)
