@@ -112,8 +112,13 @@ struct VectorLines {
 // band are added after the scores of the next one: these need not wait for the weights.
 template <class T>
 struct ManyLines {
-  static constexpr int P = PER_UNIT<T>, UNIT_BYTES = 4, VECTOR_BYTES = 64;
+  static constexpr int P = PER_UNIT<T>;
+  static constexpr int64_t UNIT_BYTES = 4, VECTOR_BYTES = 64;
+#if defined(__AVX512BF16__)
   static constexpr int LINES = 6;  // 24 sums, four vectors of keys or values, one of q or weights: 29 of 32 registers
+#else
+  static constexpr int LINES = sizeof(T) == 4 ? 6 : 4;  // bfloat16 is widened in further registers
+#endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = true;
 
   // q [LINES, dim] · keys. ahead: memory of the size of a group of keys, to be prefetched.
