@@ -88,7 +88,7 @@ struct Interpreter {
     args.stripes = static_cast<const Stripes*>(i.stripes), args.group = i.group, args.before = i.before;
     args.exact = step.exact != 0;
     (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
-    attend<T>(worker, args, i.of_encoder ? step.cross_rows : i.selected ? early.rows() : step.rows, rows(i.in[0]), rows(i.out));
+    attend<T>(worker, args, i.of_encoder ? step.cross_rows : i.selected == Selected::all ? step.rows : early.rows(), rows(i.in[0]), rows(i.out));
   }
 
   void row_attention(const Instruction& i) const {
