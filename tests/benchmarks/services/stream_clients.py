@@ -23,13 +23,14 @@ END = b"data: [DONE]"
 @dataclass(frozen=True)
 class Load:
     """Streams of one key: of `clients` that each ask when their last stream has ended, or `rate` a second that begin at
-    random times."""
+    random times, which `seed` decides."""
 
     key: str
     prompt_tokens: int
     answer_tokens: int
     clients: int = 0
     rate: float = 0.0
+    seed: int = 0
 
 
 @dataclass
@@ -63,12 +64,13 @@ class _Clients:
         if not self._load.rate:
             await asyncio.gather(*(self._ask_again_and_again() for _ in range(self._load.clients)))
             return
+        gaps = random.Random(self._load.seed)
         async with asyncio.TaskGroup() as asking:
-            due = time.monotonic() + random.expovariate(self._load.rate)
+            due = time.monotonic() + gaps.expovariate(self._load.rate)
             while due < self._ends_at:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 asking.create_task(self._ask(due))
-                due += random.expovariate(self._load.rate)
+                due += gaps.expovariate(self._load.rate)
 
     async def _ask_again_and_again(self) -> None:
         while time.monotonic() < self._ends_at:

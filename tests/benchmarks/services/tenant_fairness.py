@@ -2,12 +2,12 @@
 
     python tests/benchmarks/services/tenant_fairness.py [--model demo-chat] [--seconds 20] [--turns 3]
 
-Three measurements, of turns that alternate:
+Three measurements, of turns that alternate, after a warm-up of both servers:
 
 - All four tenants always have more requests than their share of places (`--streams` of each steady one): Jain's index
   of their service by weight (tokens of prompts and answers; 1 is even).
 - The steady tenants ask at a steady rate, at random times, for `--load` of their share together: the 99th percentile
-  of their time to the first token without and beside the flood.
+  of their time to the first token without and beside the flood. Both times they ask at the same times.
 - The throughput of all streams with tenants, and of as many streams with one key of --api-key.
 
 Exit status 1 if the index is under 0.95, the time to the first token more than doubled, or the throughput with tenants
@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -43,13 +44,24 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * sum(value**2 for value in values))
 
 
-def p99_ms(services: Sequence[Service]) -> float:
-    times = sorted(s for service in services for s in service.first_s)
-    return 1000 * times[int(0.99 * len(times))]
+@dataclass
+class Found:
+    """What was measured: of each turn the index and tokens per second with tenants and of one client, and the steady
+    tenants' milliseconds to the first token of all turns, alone and beside the flood."""
+
+    indices: list[float] = field(default_factory=list)
+    with_tenants: list[float] = field(default_factory=list)
+    without: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
 
 
-def load_of(key: str, clients: int = 0, rate: float = 0.0) -> Load:
-    return Load(key, PROMPT_TOKENS, ANSWER_TOKENS, clients, rate)
+def quantile(values: Sequence[float], part: float) -> float:
+    return sorted(values)[int(part * len(values))]
+
+
+def load_of(key: str, clients: int = 0, rate: float = 0.0, seed: int = 0) -> Load:
+    return Load(key, PROMPT_TOKENS, ANSWER_TOKENS, clients, rate, seed)
 
 
 def even(phase: Phase, keys: Mapping[str, str], weights: Mapping[str, float], streams: int) -> tuple[float, float]:
@@ -66,21 +78,19 @@ def plain(phase: Phase, streams: int) -> float:
     return sum(each.tokens for found in services for each in found) / phase.seconds
 
 
-def first_token(phase: Phase, keys: Mapping[str, str], rate: float) -> tuple[float, float]:
-    """The 99th percentile of the steady tenants' milliseconds to the first token, alone and beside the flood.
+def first_token(phase: Phase, keys: Mapping[str, str], rate: float, turn: int) -> tuple[list[float], list[float]]:
+    """The steady tenants' milliseconds to the first token, alone and beside the flood.
 
     rate: requests per second of each of them.
     """
-    steady = [load_of(keys[name], rate=rate) for name in STEADY]
+    steady = [load_of(keys[name], rate=rate, seed=turn * len(STEADY) + i) for i, name in enumerate(STEADY)]
     (alone,) = measure(phase, steady)
     _, beside = measure(phase, [load_of(keys[FLOOD], FLOOD_STREAMS)], steady)
-    print(f"first token, ms: {_quantiles(alone)} alone, {_quantiles(beside)} beside the flood", flush=True)
-    return p99_ms(alone), p99_ms(beside)
+    return _ms(alone), _ms(beside)
 
 
-def _quantiles(services: Sequence[Service]) -> str:
-    times = sorted(1000 * s for service in services for s in service.first_s)
-    return " ".join(f"{part}: {times[int(part / 100 * len(times))]:.0f}" for part in (50, 90, 99))
+def _ms(services: Sequence[Service]) -> list[float]:
+    return [1000 * s for service in services for s in service.first_s]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,35 +105,39 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     weights = dict(zip((FLOOD, *STEADY), map(float, args.weights.split(",")), strict=True))
     flags = (args.model, "--max-num-seqs", str(args.max_num_seqs), "--disable-access-log", "--disable-log-stats")
-    indices, with_tenants, without, alone, beside = (list[float]() for _ in range(5))
+    found = Found()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "keys.yaml"
         path.write_text(yaml.safe_dump({"tenants": {name: {"weight": weight} for name, weight in weights.items()}}))
         keys = {name: create_key(path, name, {}).secret for name in weights}
         with serving(*flags, "--key-file", path) as server, serving(*flags, "--api-key", PLAIN_KEY) as other:
             of = [Phase(port, args.model, args.seconds / 4, args.seconds) for port in (server.port, other.port)]
-            for _ in range(args.turns):
+            for phase, key in zip(of, (keys[FLOOD], PLAIN_KEY), strict=True):
+                measure(replace(phase, warm_s=0, seconds=phase.warm_s), [load_of(key, FLOOD_STREAMS)])
+            for turn in range(args.turns):
                 index, rate = even(of[0], keys, weights, args.streams)
-                indices.append(index)
-                with_tenants.append(rate)
-                without.append(plain(of[1], args.streams))
+                found.indices.append(index)
+                found.with_tenants.append(rate)
+                found.without.append(plain(of[1], args.streams))
                 share = (1 - weights[FLOOD] / sum(weights.values())) / len(STEADY)
                 requests = rate * share * args.load / (PROMPT_TOKENS + ANSWER_TOKENS)
-                found = first_token(of[0], keys, requests)
-                alone.append(found[0])
-                beside.append(found[1])
-    return report(indices, with_tenants, without, alone, beside)
+                alone, beside = first_token(of[0], keys, requests, turn)
+                found.alone += alone
+                found.beside += beside
+    return report(found)
 
 
-def report(
-    indices: list[float], with_tenants: list[float], without: list[float], alone: list[float], beside: list[float]
-) -> int:
-    """Print medians and what they should be; 1 if something is missed."""
-    index, throughput = statistics.median(indices), max(with_tenants) / max(without)
-    slowdown = statistics.median(beside) / statistics.median(alone)
-    print(f"Jain's index by weight      {index:.4f} (at least {MIN_JAIN}; {', '.join(f'{i:.4f}' for i in indices)})")
+def report(found: Found) -> int:
+    """Print what was found and what it should be; 1 if something is missed."""
+    index, slowdown = statistics.median(found.indices), quantile(found.beside, 0.99) / quantile(found.alone, 0.99)
+    throughput = statistics.median(found.with_tenants) / statistics.median(found.without)
+    indices = ", ".join(f"{i:.4f}" for i in found.indices)
+    print(f"Jain's index by weight      {index:.4f} (at least {MIN_JAIN}; {indices})")
     print(f"first token of steady, p99  {slowdown:.2f} times that without the flood (at most {MAX_SLOWDOWN})")
-    for name, values in (("with tenants", with_tenants), ("one client", without)):
+    for name, times in (("alone", found.alone), ("beside the flood", found.beside)):
+        parts = ", ".join(f"{percent} % within {quantile(times, percent / 100):.0f}" for percent in (50, 90, 99))
+        print(f"milliseconds of {len(times)}, {name:16} {parts}")
+    for name, values in (("with tenants", found.with_tenants), ("one client", found.without)):
         print(f"tokens per second, {name:12} {', '.join(f'{value:.0f}' for value in values)}")
     print(f"throughput with tenants     {throughput:.3f} of that without (at least {MIN_THROUGHPUT})")
     return int(index < MIN_JAIN or throughput < MIN_THROUGHPUT or slowdown > MAX_SLOWDOWN)

@@ -129,7 +129,7 @@ def test_a_client_crowds_only_while_another_waits_with_less() -> None:
 
 
 def test_idleness_earns_no_credit() -> None:
-    tokens = ClientTokens(tolerance=10)
+    tokens = ClientTokens(tolerance=10, max_num_seqs=8)
     a, b, c = (
         Request(id=name, client=name, prompt=Prompt(token_ids=(1,)), params=SamplingParams())
         for name in ("a", "b", "c")

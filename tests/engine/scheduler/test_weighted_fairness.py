@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings, strategies as st
 from scheduler_rig import Rig
 
-from quire.engine.fairness.shares import max_min_shares, over_share, weighted_part
+from quire.engine.fairness.shares import max_min_places, max_min_shares, over_share, weighted_part
 from quire.types import AdapterRef, WeightedAdapter
 
 STEP_TOKENS = 32
@@ -118,6 +120,72 @@ def test_steps_of_several_clients_compute_as_many_tokens_as_those_of_one() -> No
     several = Load(weights, {FLOOD: 64, "a": 12, "b": 12, "c": 12}, lengths, step_tokens=256).run(150)
     one = Load({FLOOD: 1.0}, {FLOOD: 100}, lengths, step_tokens=256).run(150)
     assert sum(several.served.values()) >= 0.98 * sum(one.served.values())
+
+
+@given(
+    wanted=st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.5, 1.0, 2.0, 3.0])), min_size=1, max_size=6),
+    max_seqs=st.integers(42, 100),
+    num_last=st.integers(0, 3),
+)
+def test_places_are_divided_max_min_fairly(wanted, max_seqs, num_last) -> None:
+    """No client has less than its part unless it wants less, and what it leaves goes to the others by weight."""
+    weights = {i: weight for i, (_, weight) in enumerate(wanted)}
+    counts = {i: count for i, (count, _) in enumerate(wanted)}
+    last = set(range(num_last))
+    shares = max_min_places(max_seqs, counts, weights, last)
+    assert sum(shares.values()) <= max_seqs
+    part = {key: min(counts[key], weighted_part(max_seqs, weights[key], sum(weights.values()))) for key in counts}
+    assert all(part[key] <= shares[key] <= counts[key] for key in counts)
+    lacking = [key for key in shares if shares[key] < counts[key]]
+    assert not lacking or sum(counts.values()) > max_seqs
+    first = [key for key in lacking if key not in last]
+    assert not first or all(shares[key] == part[key] for key in last.intersection(shares))
+    for group in (first, [key for key in lacking if key in last]):
+        for a, b in product(group, group):  # one place more for any of them would be more than any other has
+            assert shares[a] / weights[a] <= (shares[b] + 1) / weights[b]
+
+
+def test_a_burst_gets_places_that_other_clients_leave_before_a_flood_does() -> None:
+    """Three of the four clients together want less than three quarters: the burst of one is no reason to wait."""
+    rig = Rig(max_num_seqs=16, num_pages=800)
+    for _ in range(40):
+        rig.add(range(10), {"max_tokens": 100}, client=FLOOD)
+    for client, count in (("a", 1), ("b", 2)):
+        for _ in range(count):
+            rig.add(range(10), {"max_tokens": 100}, client=client)
+    rig.step()
+    for _ in range(6):
+        rig.add(range(10), {"max_tokens": 100}, client="burst")
+    for _ in range(8):
+        rig.step()
+    running = sorted(seq.client for seq in rig.scheduler._state.running.values())
+    assert running == ["a", "b", "b", *["burst"] * 6, *[FLOOD] * 7]
+
+
+def test_requests_without_a_place_take_no_tokens_from_a_prompt() -> None:
+    rig = Rig(max_num_seqs=4, num_pages=800, max_num_batched_tokens=60)
+    for i in range(20):
+        rig.add(range(50 * i, 50 * i + 50), {"max_tokens": 100}, client=FLOOD)
+    for _ in range(6):
+        rig.step()
+    prompt = rig.add(range(2000, 2050), {"max_tokens": 2}, client="one")
+    assert prompt in [delta.request_id for delta in rig.step()]
+    assert rig.plan.num_tokens == 53
+
+
+def test_a_prompt_of_a_flood_waits_for_a_step_while_another_client_gets_its_first_token() -> None:
+    rig = Rig(max_num_seqs=8, num_pages=800, max_num_batched_tokens=60)
+    for i in range(20):
+        rig.add(range(50 * i, 50 * i + 50), {"max_tokens": 100}, client=FLOOD)
+    rig.add(range(2000, 2010), {"max_tokens": 100}, client="one")
+    for _ in range(3):
+        rig.step()
+        assert rig.plan.num_tokens == 60
+    late = rig.add(range(3000, 3040), {"max_tokens": 2}, client="two")
+    assert late in [delta.request_id for delta in rig.step()]
+    assert rig.plan.num_tokens < 60
+    rig.step()
+    assert rig.plan.num_tokens == 60
 
 
 def test_places_tokens_and_pages_are_divided_by_weight() -> None:

@@ -32,6 +32,8 @@ def check_scheduler(scheduler: Scheduler) -> None:
     paused = [seq for seq in seqs if seq.status is Status.PAUSED]
     assert sorted(s.id for s in [*queued, *paused]) == sorted(state.seqs), "each seq is in one queue"
     assert len(state.running) <= scheduler._limits.max_num_seqs, "no more than max_num_seqs run"
+    counted = Counter(seq.client for seq in state.running.values())
+    assert state.clients.places.num_running == counted, "running seqs are counted by client"
     assert all(seq.status is Status.RUNNING for seq in state.running.values()), "running seqs run"
     assert all(group.seqs for group in state.groups.values()), "a live request has a live seq"
     idle = [seq for seq in [*state.waiting, *paused] if seq.pages or seq.host_pages]

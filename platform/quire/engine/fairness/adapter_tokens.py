@@ -20,13 +20,13 @@ class AdapterTokens:
         self._tokens: dict[str, dict[tuple[AdapterRef, ...], int]] = {}
 
     def add_request(self, request: Request) -> None:
-        queue_key = queue_of(request)
+        queue_key = QueueKey.of(request)
         self._num_requests[queue_key] += 1
         own = self._tokens.setdefault(request.client, {})
         own.setdefault(queue_key.adapters, min(own.values(), default=0))
 
     def remove_request(self, request: Request) -> None:
-        queue_key = queue_of(request)
+        queue_key = QueueKey.of(request)
         self._num_requests[queue_key] -= 1
         if not self._num_requests[queue_key]:
             del self._num_requests[queue_key]
@@ -49,8 +49,3 @@ class AdapterTokens:
                 least = min(tokens.values()) + self._tolerance
                 found |= less_urgent({queue_key for queue_key in own if tokens[queue_key] > least}, own)
         return found
-
-
-def queue_of(request: Request) -> QueueKey:
-    """The queue that sequences of a request wait in."""
-    return QueueKey(request.client, tuple(use.ref for use in request.adapters))

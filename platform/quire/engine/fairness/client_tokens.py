@@ -6,28 +6,35 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quire.engine.fairness.adapter_tokens import AdapterTokens
+from quire.engine.fairness.client_places import ClientPlaces
 from quire.engine.fairness.shares import less_urgent
 from quire.engine.scheduler.seq import QueueKey
 from quire.types import Request, in_background
+
+CREDIT = 2
+"""Tolerances that a client without waiting seqs may be behind the one with the most tokens, for a burst."""
 
 
 class ClientTokens:
     """Tokens computed for each client with unfinished requests, divided by its weight: virtual token counters.
 
     Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. The counter of a client that comes (back)
-    starts at the minimum of the others, so that idle time earns no credit. Tokens are counted only while there are
-    several clients. Clients in the background only have their requests counted.
+    starts at the minimum of the others, so that idle time earns no credit. One of which no seq waits is at most
+    `CREDIT` behind when its next request comes. Tokens are counted only while there are several clients. Clients in the
+    background only have their requests counted.
 
-    weights: of the clients in `tokens`, each that of its last request. adapters: counters within the clients.
+    weights: of the clients in `tokens`, each that of its last request. adapters: counters within the clients. places:
+    their places among the running seqs.
     """
 
-    def __init__(self, tolerance: int) -> None:
+    def __init__(self, tolerance: int, max_num_seqs: int) -> None:
         """tolerance: tokens, by its own weight, that a client may be ahead of another one before it waits."""
         self._tolerance = tolerance
         self._num_requests: Counter[str] = Counter()
         self.tokens: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.adapters = AdapterTokens(tolerance)
+        self.places = ClientPlaces(max_num_seqs, self.weights)
 
     @property
     def total_weight(self) -> float:
@@ -44,8 +51,13 @@ class ClientTokens:
         if not in_background(client):
             self.tokens.setdefault(client, min(self.tokens.values(), default=0.0))
             self.weights[client] = request.weight
+            if self.places.all_run(client):
+                leader = max(self.tokens, key=self.tokens.__getitem__)
+                credit = CREDIT * self._tolerance / self.weights[leader]
+                self.tokens[client] = max(self.tokens[client], self.tokens[leader] - credit)
         self._num_requests[client] += 1
         self.adapters.add_request(request)
+        self.places.add_request(request)
 
     def remove_request(self, request: Request) -> None:
         client = request.client
@@ -55,6 +67,7 @@ class ClientTokens:
             self.tokens.pop(client, None)
             self.weights.pop(client, None)
         self.adapters.remove_request(request)
+        self.places.remove_request(request)
 
     def num_requests(self, client: str) -> int:
         """Unfinished requests of a client."""
@@ -70,6 +83,17 @@ class ClientTokens:
     def by_tokens(self, demands: Mapping[str, int]) -> dict[str, int]:
         """The demands, those of clients with the fewest tokens first."""
         return {client: demands[client] for client in sorted(demands, key=lambda client: self.tokens[client])}
+
+    def find_leaders(self) -> None:
+        """Let clients that are ahead beyond the tolerance be the last to get places that others leave.
+
+        A client is a leader until it is ahead by less than half of it, so that places do not go to and fro.
+        """
+        least, leaders = min(self.tokens.values(), default=0.0), self.places.leaders
+        leads = {
+            client: (tokens - least) * self.weights[client] / self._tolerance for client, tokens in self.tokens.items()
+        }
+        self.places.leaders = frozenset(each for each, lead in leads.items() if lead > (0.5 if each in leaders else 1))
 
     def ahead(self, waiting: Mapping[str, int]) -> set[str]:
         """The waiting clients with more tokens, beyond the tolerance, than another waiting client.

@@ -12,7 +12,6 @@ A victim in flight is preempted once its result is committed; until then the pla
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import islice
 
@@ -28,9 +27,6 @@ from quire.records import Draft
 from quire.types import Chunk, Plan, in_background
 
 log = logging.getLogger(__name__)
-
-MIN_TOKENS = 8
-"""Tokens left to each client in the step that admits a request of another client by preemption."""
 
 MAX_COMPARED = 16
 """Waiting seqs whose tokens are compared with those of an admitted one, to find prefixes that they share."""
@@ -92,8 +88,7 @@ class Planner:
         state = self._state
         self._preempt_until_fit(builder.ahead)
         if state.clients.num_clients > 1:
-            builder.shares = self._shares.divide(builder.budget, max_background)
-            builder.late = self._preempt_over_share(builder.shares)
+            self._preempt_over_share(builder, max_background)
         self._schedule_running(builder)
         self._schedule_waiting(builder)
         if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
@@ -118,40 +113,40 @@ class Planner:
         while sum(num_pages_needed(s) for s in running.values() if s.may_compute(ahead)) > self._pool.available:
             self._preempt(self._choose_victim(running.values()))
 
-    def _preempt_over_share(self, shares: dict[str, int]) -> set[str]:
-        """Preempt seqs of clients that have more than their share, until the next seq of another client fits.
+    def _preempt_over_share(self, builder: PlanBuilder, max_background: int) -> None:
+        """Divide the step, and preempt seqs of clients above their share until the next seqs of the others fit.
 
         A client is only brought down to its share, and a seq samples a token before it is preempted again, so that two
-        clients cannot keep preempting each other. Returns the clients of which seqs were preempted.
+        clients cannot keep preempting each other.
         """
-        late: set[str] = set()
-        seq = self._candidates.first(shares, late)
-        counts = Counter(running.client for running in self._state.running.values())
-        if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs(seq.client):
-            return late
-        while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
+        builder.shares = self._shares.divide(builder.budget, max_background)
+        num_due = self._shares.num_due(builder.budget)
+        seq = self._candidates.first(builder.shares, builder.late) if num_due else None
+        places = self._state.clients.places
+        if seq is None or in_background(seq.client) or places.num_running[seq.client] >= places.share(seq.client):
+            return
+        while self._state.running and (client := self._client_in_the_way(seq, num_due)) is not None:
             own = [each for each in self._state.running.values() if each.client == client]
             if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
                 break
             victim = self._choose_victim(victims)
             self._preempt(victim)
             victim.yielded_at = victim.num_tokens
-            counts[client] -= 1
-            late.add(client)
-        for client in counts:
-            if counts[client] > self._shares.max_seqs(client):  # keep the first step of the other's request short
-                shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
-        return late
+            builder.late.add(client)
+        builder.shares = self._shares.divide(builder.budget, max_background, seq)
 
-    def _client_in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
-        """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one."""
-        behind = next((client for client in counts if in_background(client) and counts[client]), None)
-        if self._shares.exceeds_max_seqs(seq):
-            return behind or self._shares.client_with_most_seqs(seq, counts)
+    def _client_in_the_way(self, seq: Seq, num_due: int) -> str | None:
+        """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one.
+
+        num_due: seqs that need places, this one included.
+        """
+        behind = next(filter(in_background, self._state.clients.places.num_running), None)
+        if self._shares.exceeds_max_seqs(seq, num_due):
+            return behind or self._shares.client_with_most_seqs(seq)
         lacks_pages = self._shares.lacks_pages(
             seq, self._match_prefix(seq), self._pool.num_pages // PAGES_PER_SPARE_PAGE
         )
-        return (behind or self._shares.client_with_most_pages(seq, counts)) if lacks_pages else None
+        return (behind or self._shares.client_with_most_pages(seq)) if lacks_pages else None
 
     def _choose_victim(self, running: Collection[Seq]) -> Seq:
         """The running seq to preempt, as the policy says; those in the background come first."""
@@ -175,9 +170,10 @@ class Planner:
         ready = [seq for seq in running.values() if seq.may_compute(builder.ahead)]
         starved = len(ready) > (most := -(-len(running) // self._limits.num_divisions))
         ready = ready[:most]  # the others are for the next plan
-        num_behind = sum(not in_background(seq.client) for seq in ready)
-        for seq in ready:
-            num_behind -= not in_background(seq.client)
+        counted = [not in_background(seq.client) for seq in ready]
+        num_behind = sum(counted)
+        for seq, is_counted in zip(ready, counted, strict=True):
+            num_behind -= is_counted
             spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
             if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
                 starved = True

@@ -28,6 +28,10 @@ class QueueKey(NamedTuple):
     client: str
     adapters: tuple[AdapterRef, ...]
 
+    @classmethod
+    def of(cls, request: Request) -> QueueKey:
+        return cls(request.client, tuple(use.ref for use in request.adapters))
+
 
 class Status(Enum):
     """The status of a sequence; the diagram above shows the transitions."""
@@ -169,6 +173,12 @@ class Seq:
     unreported_logprobs: list[TokenLogprobs] = field(default_factory=list)
     cumulative: float | None = 0.0
     candidates: tuple[tuple[int, float], ...] | None = None
+    client: str = field(init=False)
+    queue_key: QueueKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queue_key = QueueKey.of(self.group.request)
+        self.client = self.queue_key.client
 
     @property
     def arrival(self) -> int:
@@ -183,15 +193,6 @@ class Seq:
     def adapter(self) -> str | None:
         """Name of the adapter, None for the base model; several are joined by +."""
         return "+".join(use.ref.name for use in self.group.request.adapters) or None
-
-    @property
-    def client(self) -> str:
-        return self.group.request.client
-
-    @property
-    def queue_key(self) -> QueueKey:
-        request = self.group.request
-        return QueueKey(request.client, tuple(use.ref for use in request.adapters))
 
     @property
     def is_infallible(self) -> bool:

@@ -63,7 +63,7 @@ class SchedulerState:
         self.waiting = WaitingQueue(self.policy)
         self.swapped = WaitingQueue(self.policy)
         self.ended: list[int] = []
-        self.clients = ClientTokens(limits.max_num_batched_tokens)
+        self.clients = ClientTokens(limits.max_num_batched_tokens, limits.max_num_seqs)
         self.counts = SchedulerCounters()
         self._next_id = count()
         self._arrivals = count()
@@ -109,6 +109,14 @@ class SchedulerState:
     def _set_running(self, seq: Seq) -> None:
         seq.status = Status.RUNNING
         self.running[seq.id] = seq
+        self.clients.places.start(seq.client)
+
+    def _stop_running(self, seq: Seq) -> None:
+        del self.running[seq.id]
+        self.clients.places.stop(seq.client)
+        if seq.in_runner:
+            self.ended.append(seq.id)
+            seq.in_runner = False
 
     def admit(self, seq: Seq, hits: list[int]) -> list[Seq]:
         """Make a waiting or swapped seq run on these cached pages. Returns it and the forks that begin with it."""
@@ -166,8 +174,7 @@ class SchedulerState:
         """Take the pages of a running seq: swap them out if that is allowed and they fit, else recompute them later."""
         counts, tables = self.counts, self.tables
         seq.group.num_preempted += 1
-        del self.running[seq.id]
-        self._drop_row(seq)
+        self._stop_running(seq)
         may_swap = self.limits.preemption != "recompute" and seq.group.resumable_from_kv
         swap = may_swap and tables.can_swap(seq)
         if swap:
@@ -193,8 +200,7 @@ class SchedulerState:
         """Let running seqs whose state was lost be computed again."""
         for seq in [self.seqs[seq_id] for seq_id in lost if seq_id in self.seqs]:
             self.tables.pool.reset()  # some pages were registered when the step was planned
-            del self.running[seq.id]
-            self._drop_row(seq)
+            self._stop_running(seq)
             self.tables.free(seq)
             self.wait(seq)
 
@@ -209,13 +215,12 @@ class SchedulerState:
     def end(self, seq: Seq) -> None:
         """Remove a seq in any status, and its request with the last seq."""
         if seq.status is Status.RUNNING:
-            del self.running[seq.id]
+            self._stop_running(seq)
         elif seq.status is Status.WAITING:
             self.waiting.remove(seq)
         elif seq.status is Status.SWAPPED:
             self.swapped.remove(seq)
         self.tables.free(seq)
-        self._drop_row(seq)
         seq.status = Status.FINISHED
         del self.seqs[seq.id]
         group = seq.group
@@ -225,8 +230,3 @@ class SchedulerState:
             self.clients.remove_request(group.request)
             self.counts.ended_preemptions.append(group.num_preempted)
             del self.counts.ended_preemptions[:-MAX_ENDED]
-
-    def _drop_row(self, seq: Seq) -> None:
-        if seq.in_runner:
-            self.ended.append(seq.id)
-            seq.in_runner = False

@@ -42,6 +42,10 @@ class WaitingQueue:
         """The first seq of each queue."""
         return {queue_key: entries[0][3] for queue_key, entries in self._queues.items()}
 
+    def first(self, queue_key: QueueKey, count: int) -> list[Seq]:
+        """The first seqs of a queue."""
+        return [entry[3] for entry in self._queues[queue_key][:count]]
+
     def schedulable(
         self,
         last: Container[QueueKey] = (),
