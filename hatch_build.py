@@ -9,15 +9,14 @@ Without the variable the wheel is pure Python and sources, and the ops are compi
 import os
 import sys
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PLATFORM = "linux_x86_64"
-
 
 class CompiledOps(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds a library for each chosen instruction set, and makes the wheel one for x86-64."""
+    """Adds a library for each chosen instruction set, and makes the wheel one for this machine's architecture."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the files of the wheel are collected."""
@@ -26,9 +25,9 @@ class CompiledOps(BuildHookInterface):  # type: ignore[type-arg]
             return
         sys.path.insert(0, str(Path(self.root) / "kernels"))
         from quire_kernels.cpu import build
-        from quire_kernels.cpu.isa import INSTRUCTION_SETS
+        from quire_kernels.cpu.isa import ARM_SETS, INSTRUCTION_SETS
 
-        known = {isa.name: isa for isa in INSTRUCTION_SETS}
+        known = {isa.name: isa for isa in (ARM_SETS if machine() == "aarch64" else INSTRUCTION_SETS)}
         names = list(known) if chosen == "all" else chosen.split(",")
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"QUIRE_COMPILE_OPS: there is no {unknown[0]!r}; there are {', '.join(known)}, or all.")
@@ -36,4 +35,4 @@ class CompiledOps(BuildHookInterface):  # type: ignore[type-arg]
             library = build.prebuild(known[name], Path(self.root) / "build" / "ops")
             build_data["force_include"][str(library)] = f"quire_kernels/cpu/{build.PREBUILT.name}/{library.name}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{PLATFORM}"
+        build_data["tag"] = f"py3-none-linux_{machine()}"

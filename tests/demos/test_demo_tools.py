@@ -265,7 +265,7 @@ def test_answers_are_read_as_calls_or_as_text(demo: Any) -> None:
 def test_the_shipped_model_answers_held_out_questions(
     demo: Any, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    questions = demo.tool_dialogues.held_out_questions(96, "test")
+    questions = demo.tool_dialogues.held_out_questions(48, "test")
     shares = demo.tool_answers.score(questions, demo.tool_answers.answer(model, tokenizer, questions))
     assert set(shares) == {*demo.tool_dialogues.FAMILIES, "overall"}
     assert shares["overall"] >= 0.9, shares

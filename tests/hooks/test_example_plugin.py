@@ -78,16 +78,12 @@ def test_quire_in_the_fresh_environment_is_the_installed_one(python: Path) -> No
         assert Path(folder, "config.json").is_file()
 
 
-def test_the_example_passes_its_own_test_in_the_fresh_environment(python: Path) -> None:
-    folder = python.parents[1] / "source"
-    printed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder)
-    assert "3 passed" in printed
-
-
-def test_the_hybrid_passes_its_own_test_in_the_fresh_environment(python: Path) -> None:
-    folder = python.parents[1] / "hybrid"
-    printed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder)
-    assert "2 passed" in printed
+def test_the_examples_pass_their_own_tests_in_the_fresh_environment(python: Path) -> None:
+    root = python.parents[1]
+    printed = run(
+        python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", root, root / "source", root / "hybrid"
+    )
+    assert "5 passed" in printed
 
 
 def test_the_platform_lists_the_example_but_does_not_load_it_unasked(python: Path) -> None:

@@ -233,8 +233,8 @@ def test_without_a_compiler_torch_takes_over_and_says_why_once(
     ("machine", "reason"),
     [
         ("x86_64", "this CPU lacks instructions (at least avx2, f16c, fma)"),
-        ("aarch64", "the C++ ops are for x86-64, and this machine is aarch64 (Linux)"),
-        ("arm64", "the C++ ops are for x86-64, and this machine is arm64 (Darwin)"),
+        ("riscv64", "the C++ ops are for Linux on x86-64 and AArch64, and this machine is riscv64 (Linux)"),
+        ("arm64", "the C++ ops are for Linux on x86-64 and AArch64, and this machine is arm64 (Darwin)"),
     ],
 )
 def test_where_no_instruction_set_is_there_torch_takes_over_and_says_why_once(

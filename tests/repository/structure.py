@@ -42,7 +42,7 @@ ENDINGS = ("", "s", "es", "ed", "ing")
 FORMS = {word + ending: word for word in WORDS for ending in ENDINGS} | {"parties": "party"}
 ACCEPTED = re.compile(r"third[- _]part(y|ies)|in[- _]?flight|preflight", re.IGNORECASE)
 """Standard terms that contain one of the words."""
-SIMD = ("kernels/quire_kernels/cpu/",)
+SIMD = ("kernels/quire_kernels/cpu/", "plugins/quire_bench/profiling/")
 """Where a lane is a lane of a vector register."""
 NAMES_THE_WORDS = ("tests/repository/structure.py",)
 STUB = re.compile(r"(See|As|The same)\b")

@@ -1,23 +1,21 @@
 """Each structured-output back end alone: what it takes it enforces, what it cannot enforce it refuses."""
 
 import json
-import pickle
 import re
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import bit_masks
 import json_schemas as schema_maker
 import numpy as np
 import pytest
 import regexes as regex_maker
+from grammar_texts import Compile, backend_of, compile_with
 from jsonschema import Draft202012Validator as Validator
 
 from quire.errors import BadRequest, UnsupportedConstraint
 from quire.params.structured import StructuredSpec
-from quire.records import Context, Grammar, GrammarBackend
+from quire.records import Grammar, GrammarBackend
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_plugins.structured import json_schemas
 from quire_testing import byte_tokenizer, check_grammar_backend
@@ -34,8 +32,6 @@ SCHEMAS = [*schema_maker.BY_HAND, *map(schema_maker.drawn, range(1000, 1110 - le
 REGEXES = [*regex_maker.BY_HAND, *map(regex_maker.drawn, range(1000, 1025))]
 VOCAB = 264
 
-Compile = Callable[[StructuredSpec], Grammar]
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
@@ -44,20 +40,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="module", params=MODULES)
 def record(request: pytest.FixtureRequest) -> GrammarBackend:
-    (found,) = import_module(f"quire_plugins.structured.{MODULES[request.param]}").quire_grammar_backends()
+    found = backend_of(MODULES[request.param])
     assert found.name == request.param
     return found
 
 
 @pytest.fixture(scope="module")
 def compiled(record: GrammarBackend, tokenizer: Tokenizer) -> Compile:
-    built: Any = record.build(Context(vocab_size=VOCAB, tokenizer=tokenizer))
-
-    def compile_one(asked: StructuredSpec) -> Grammar:
-        made = (built.compile_in_worker if record.isolated else built.compile)(asked)
-        return built.load(pickle.loads(pickle.dumps(made))) if record.isolated else made
-
-    return compile_one
+    return compile_with(record, tokenizer, VOCAB)
 
 
 def walk(grammar: Grammar, seed: int, most: int = 1500) -> str | None:
@@ -155,10 +145,7 @@ def test_a_number_of_no_character_is_refused(compiled: Compile, record: GrammarB
 
 @pytest.mark.parametrize("size", [264, 287, 288, 289])
 def test_masks_hold_the_vocabulary_and_no_more(record: GrammarBackend, tokenizer: Tokenizer, size: int) -> None:
-    built: Any = record.build(Context(vocab_size=size, tokenizer=tokenizer))
-    compile_one = built.compile_in_worker if record.isolated else built.compile
-    made = compile_one(StructuredSpec(kind="regex", source="[ab]c"))
-    matcher = (built.load(made) if record.isolated else made).start()
+    matcher = compile_with(record, tokenizer, size)(StructuredSpec(kind="regex", source="[ab]c")).start()
     for token_id, wanted in ((ord("a"), b"ab"), (ord("c"), b"c")):
         mask = bit_masks.empty(size)
         matcher.fill(mask)

@@ -1,18 +1,16 @@
 """Names and values that JSON writes with escapes: a back end writes them right, or refuses them."""
 
 import json
-import pickle
-from importlib import import_module
 from typing import Any
 
 import bit_masks
 import jsonschema
 import numpy as np
 import pytest
+from grammar_texts import Compile, backend_of, compile_with
 
 from quire.errors import UnsupportedConstraint
 from quire.params.structured import StructuredSpec
-from quire.records import Context
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_testing import byte_tokenizer
 
@@ -27,13 +25,19 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(byte_tokenizer(tmp_path_factory.mktemp("bytes")))
 
 
-def answer(module: str, tokenizer: Tokenizer, schema: dict[str, Any]) -> Any:
+@pytest.fixture(scope="module", params=MODULES)
+def module(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def compiled(module: str, tokenizer: Tokenizer) -> Compile:
+    return compile_with(backend_of(module), tokenizer, VOCAB)
+
+
+def answer(compiled: Compile, schema: dict[str, Any]) -> Any:
     """A value that a back end's masks lead to."""
-    (record,) = import_module(f"quire_plugins.structured.{module}").quire_grammar_backends()
-    built = record.build(Context(vocab_size=VOCAB, tokenizer=tokenizer))
-    compile_one = built.compile_in_worker if record.isolated else built.compile
-    made = compile_one(StructuredSpec(kind="json_schema", source=json.dumps(schema)))
-    matcher = (built.load(pickle.loads(pickle.dumps(made))) if record.isolated else made).start()
+    matcher = compiled(StructuredSpec(kind="json_schema", source=json.dumps(schema))).start()
     rng, mask, ids = np.random.default_rng(0), bit_masks.empty(VOCAB), bytearray()
     while not matcher.is_accepting:
         matcher.fill(mask)
@@ -43,8 +47,7 @@ def answer(module: str, tokenizer: Tokenizer, schema: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("text", ODD)
-@pytest.mark.parametrize("module", MODULES)
-def test_names_and_values_are_written_as_json_writes_them(tokenizer: Tokenizer, module: str, text: str) -> None:
+def test_names_and_values_are_written_as_json_writes_them(module: str, compiled: Compile, text: str) -> None:
     named = {"type": "object", "properties": {text: {"type": "boolean"}}, "required": [text]}
     for schema in (
         {**named, "additionalProperties": False},
@@ -54,7 +57,7 @@ def test_names_and_values_are_written_as_json_writes_them(tokenizer: Tokenizer, 
         {"const": {"a": {text: 1}}},
     ):
         try:
-            value = answer(module, tokenizer, schema)
+            value = answer(compiled, schema)
         except UnsupportedConstraint:
             assert module in REFUSING
             continue
@@ -64,6 +67,7 @@ def test_names_and_values_are_written_as_json_writes_them(tokenizer: Tokenizer, 
 @pytest.mark.parametrize("text", ODD[:5])
 def test_what_is_not_escaped_is_refused(tokenizer: Tokenizer, text: str) -> None:
     named = {"type": "object", "properties": {text: {"type": "boolean"}}, "required": [text]}
+    compiled = compile_with(backend_of(REFUSING[0]), tokenizer, VOCAB)
     for schema in ({**named, "additionalProperties": False}, {"enum": [text]}, {"const": text}):
         with pytest.raises(UnsupportedConstraint, match="does not escape"):
-            answer(REFUSING[0], tokenizer, schema)
+            compiled(StructuredSpec(kind="json_schema", source=json.dumps(schema)))

@@ -1,18 +1,16 @@
 """White space in constrained JSON: as much as people and `json.dumps` write, and no more, by every back end."""
 
 import json
-import pickle
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import bit_masks
 import jsonschema
 import numpy as np
 import pytest
+from grammar_texts import Compile, backend_of, compile_with
 
 from quire.params.structured import StructuredSpec
-from quire.records import Context, Grammar, GrammarBackend
+from quire.records import Grammar, GrammarBackend
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_testing import byte_tokenizer
 
@@ -28,8 +26,6 @@ VALUE = {"a": 1, "b": [True, False]}
 TAG = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
 RUNS = ['{"a":  1,', '{"a":\n\n1,', '{"a":\r1,', "{\n" + " " * 40 + '"a":', '{"a":1 \n,', '{"a":1}\n\n\n']
 
-Compile = Callable[[StructuredSpec], Grammar]
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
@@ -38,19 +34,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="module", params=MODULES)
 def record(request: pytest.FixtureRequest) -> GrammarBackend:
-    (found,) = import_module(f"quire_plugins.structured.{request.param}").quire_grammar_backends()
-    return found
+    return backend_of(request.param)
 
 
 @pytest.fixture(scope="module")
 def compiled(record: GrammarBackend, tokenizer: Tokenizer) -> Compile:
-    built: Any = record.build(Context(vocab_size=VOCAB, tokenizer=tokenizer))
-
-    def compile_one(asked: StructuredSpec) -> Grammar:
-        made = (built.compile_in_worker if record.isolated else built.compile)(asked)
-        return built.load(pickle.loads(pickle.dumps(made))) if record.isolated else made
-
-    return compile_one
+    return compile_with(record, tokenizer, VOCAB)
 
 
 def follows(grammar: Grammar, text: str) -> bool:

@@ -168,7 +168,7 @@ def test_segments_without_times_stand_between_their_neighbours_and_empty_ones_ar
 
 def test_a_model_whose_language_cannot_be_chosen_says_so(speech_of):
     with pytest.raises(BadRequest, match="cannot be chosen for this model"):
-        speech_of().language("en", "language")
+        speech_of().language_code("en", "language")
 
 
 def test_a_model_that_knows_one_language_hears_that(speech_of):

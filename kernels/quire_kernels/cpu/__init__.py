@@ -1,4 +1,4 @@
-"""The ops in C++ for x86 CPUs, called through ctypes.
+"""The ops in C++ for CPUs (x86-64 and AArch64), called through ctypes.
 
 `isa` detects the instruction sets, `build` compiles `csrc/` for the best one at first use, and `library` loads it.
 `ops.CpuOps` and `sampling.CpuSampling` have a method per op: it describes its tensors by the structs of `structs` and

@@ -108,7 +108,8 @@ def _no_instruction_set() -> str:
     if machine().lower() in X86:
         reason = f"this CPU lacks instructions (at least {', '.join(sorted(INSTRUCTION_SETS[-1].needs))})"
     else:
-        reason = f"the C++ ops are for x86-64, and this machine is {machine() or 'unknown'} ({system()})"
+        here = f"{machine() or 'unknown'} ({system()})"
+        reason = f"the C++ ops are for Linux on x86-64 and AArch64, and this machine is {here}"
     log.warning("Plain torch takes the place of the C++ ops, which is several times slower: %s.", reason)
     return reason
 

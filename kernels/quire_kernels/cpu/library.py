@@ -152,9 +152,15 @@ def load(isa: InstructionSet | None = None) -> Library:
     if isa is None:
         here = available()
         if not here:
-            raise BuildError("this machine supports none of the instruction sets (at least AVX2 is required)")
+            raise BuildError(
+                "this machine supports none of the instruction sets (at least AVX2, or AArch64 with NEON, is required)"
+            )
         isa = here[0]
-    functions = ctypes.CDLL(str(library(isa)))
+    return bound(isa, ctypes.CDLL(str(library(isa))))
+
+
+def bound(isa: InstructionSet, functions: Any) -> Library:
+    """The ops of a loaded library, as ctypes has them. Raises BuildError if the system denies the instruction set."""
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     _declare(functions.quire_run, None, pointer, pointer, size)
     _declare(functions.quire_generate, None, pointer, pointer, size, pointer)

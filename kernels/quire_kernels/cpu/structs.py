@@ -1,5 +1,5 @@
-"""The structs that Python and C++ share, with the fields in the order of `csrc/program/program.hpp` and
-`csrc/gemm/gemm.hpp`.
+"""The structs that Python and C++ share, with the fields in the order of `csrc/program/instruction.hpp`
+and `csrc/gemm/gemm.hpp`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ PLAIN, GATED, ACTIVE, CLAMPED = 0, 1, 2, 3
 """What is applied to a product's sums (`Instruction.gated`): nothing; act(first half) · second half; act; the
 activation `quire_kernels.moe.ClampedSwiglu`.
 """
+
+ALL, SELECTED, EARLY, EARLY_END = 0, 1, 2, 3
+"""Which tokens an instruction works on: the C++ enum `Selected` in `csrc/program/instruction.hpp`."""
 
 
 class TensorView(ctypes.Structure):

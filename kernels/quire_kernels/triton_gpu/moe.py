@@ -20,7 +20,7 @@ from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import BoundLinear
 from quire_kernels.pytorch.moe import SortedExperts
 from quire_kernels.reference_moe import Activations
-from quire_kernels.triton_gpu.quantized.experts import ExpertStack
+from quire_kernels.triton_gpu.quantized.experts import ExpertStack, expert_of_block
 from quire_kernels.triton_gpu.rows.acts import act, gated_act
 
 OUTPUTS, INPUTS = 128, 64
@@ -58,14 +58,8 @@ def multiply_pairs(
     pairs int64: numbers of the pairs, sorted by expert, of which expert e has starts[e] … starts[e + 1] - 1.
     block_ends int64 [experts]: how many blocks of PAIRS pairs the experts up to e have. Grid: blocks, outputs.
     """
-    block = tl.program_id(0)
-    every = tl.arange(0, EXPERTS)
-    ends = tl.load(block_ends + every, mask=every < experts, other=1 << 30)
-    expert = tl.sum((ends <= block).to(tl.int32), 0)
+    expert, at, is_pair = expert_of_block(block_ends, starts, experts, PAIRS, EXPERTS)
     if expert < experts:
-        before = tl.max(tl.where(every < expert, ends, 0), 0)
-        at = tl.load(starts + expert).to(tl.int32) + (block - before).to(tl.int32) * PAIRS + tl.arange(0, PAIRS)
-        is_pair = at < tl.load(starts + expert + 1)
         pair = tl.load(pairs + at, mask=is_pair, other=0).to(tl.int32)  # of 64 bits, it would take too many registers
         row = pair // per_row
         n = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire.errors import BadRequest
 from quire.llm.arguments import as_prompts
-from quire.llm.changes import ChangingLLM
 from quire.llm.chat import ChatPrompts
+from quire.llm.lifecycle import LLMLifecycle
 from quire.llm.parts import LLMParts, open_llm
 from quire.llm.pooling import OfflinePooling
 from quire.llm.requests import Adapters, OfflineRequests
@@ -47,7 +47,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Pooling: TypeAlias = PoolingParams | Sequence[PoolingParams] | None
 
 
-class LLM(ChangingLLM):
+class LLM(LLMLifecycle):
     """A loaded model, used by one thread at a time.
 
     model: a folder, a hub id, the name of a plugin's demo model, or the parts of a model that is loaded already; then
@@ -56,7 +56,7 @@ class LLM(ChangingLLM):
     max_num_seqs, tokenizer, revision, …
 
     Raises TypeError for an unknown argument, and a `StartupError` when the model cannot be loaded. Use it as a context
-    manager, or call `close`, to free the device. `sleep`, `wake_up`, `load` and `unload` are in `ChangingLLM`.
+    manager, or call `close`, to free the device. `sleep`, `wake_up`, `load` and `unload` are in `LLMLifecycle`.
     """
 
     def __init__(

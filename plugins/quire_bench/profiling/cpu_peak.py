@@ -9,15 +9,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quire_kernels.cpu.isa import InstructionSet
 
 SOURCE = Path(__file__).parent / "peak_flops.cpp"
 ROUNDS = 1_000_000
 REPEATS = 3
 
 
-def cpu_peak(is_bf16: bool, threads: int, rounds: int = ROUNDS) -> float | None:
-    """FLOPs per second of `threads` threads together; None without a compiler, or on a CPU without AVX2."""
-    from quire_kernels.cpu.build import compiler
+def cpu_peak(is_bf16: bool, threads: int, rounds: int = ROUNDS, isa: InstructionSet | None = None) -> float | None:
+    """FLOPs per second of `threads` threads together with an instruction set, None = the best one of this machine; None
+    without a compiler, or on a CPU that the C++ ops are not for.
+    """
+    from quire_kernels.cpu.build import SOURCES, compiler
     from quire_kernels.cpu.isa import available
 
     command, sets = compiler(), available()
@@ -25,7 +31,7 @@ def cpu_peak(is_bf16: bool, threads: int, rounds: int = ROUNDS) -> float | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "peak.so"
-        options = ("-std=c++17", "-O3", "-fPIC", "-shared", *sets[0].options)
+        options = ("-std=c++17", "-O3", "-fPIC", "-shared", "-I", str(SOURCES), *(isa or sets[0]).options)
         subprocess.run([*command, *options, str(SOURCE), "-o", str(built)], check=True, capture_output=True)
         function = ctypes.CDLL(str(built)).multiply_adds
     function.restype = ctypes.c_double

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from engine_rig import Answer, Rig, random_ids, rig_of
+from hybrid_cases import BOTH, DELTA, EXPERTS, OFTEN
 from safetensors.torch import save_file
 from thread_ranks import launch_thread
 
@@ -24,15 +25,6 @@ from quire_testing.tiny import SIZES, tiny_model
 pytestmark = pytest.mark.skipif(not available(), reason="without the C++ ops every token is computed alone")
 
 SUBJECTS = 10
-MOE = {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
-DELTA = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "num_experts": 0,
-}
 WIDE = {"hidden_size": 192, "num_attention_heads": 12, "num_key_value_heads": 1}
 MAMBA = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8}
 
@@ -52,7 +44,6 @@ class Case:
     length: int = 1
 
 
-STATE = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
 CASES = {
     "float32": Case(20, {"dtype": "float32"}),
     "bfloat16": Case(18),
@@ -65,10 +56,10 @@ CASES = {
     "int8": Case(6, {"quantization": "int8", "kv_cache_dtype": "int8"}),
     "int4": Case(4, {"quantization": "int4"}),
     "int4 pages": Case(6, {"kv_cache_dtype": "int4"}, config={"head_dim": 32}),
-    "experts": Case(7, {}, "Qwen3MoeForCausalLM", MOE),
+    "experts": Case(7, {}, "Qwen3MoeForCausalLM", EXPERTS),
     "windows, capped logits": Case(3, {}, "Gemma2ForCausalLM", {"sliding_window": 20}),
-    "delta rule": Case(3, STATE, "Qwen3NextForCausalLM", DELTA),
-    "Mamba-2": Case(3, {**STATE, "max_model_len": 400}, "Mamba2ForCausalLM", MAMBA),
+    "delta rule": Case(3, OFTEN, "Qwen3NextForCausalLM", {**DELTA, **BOTH, "num_experts": 0}),
+    "Mamba-2": Case(3, {**OFTEN, "max_model_len": 400}, "Mamba2ForCausalLM", MAMBA),
     "torch attention": Case(1, {"page_size": 8}, together=False),
 }
 

@@ -96,7 +96,7 @@ def check_same(found: list[list[Answer]], expected: list[list[Answer]]) -> None:
             assert [(each.token_id, each.logprob) for each in one.logprobs] == known
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(asked=st.lists(ASKED, min_size=1, max_size=7))
 def test_tokens_are_the_same_with_speculation_off_and_on(engines: Engines, asked: list[Any]) -> None:
     expected = answered(engines.plain, asked, engines.adapters)

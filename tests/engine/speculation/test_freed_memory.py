@@ -17,9 +17,9 @@ from quire.params.sampling import SamplingParams
 
 
 @pytest.mark.slow
-def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> None:
+def test_thousands_of_requests_with_aborts_leave_the_pools_as_they_were() -> None:
     accepted = drafts = with_state = seed = 0
-    while accepted < 10_000:
+    while accepted < 3_000:
         choose = random.Random(seed)
         world, seed = World(choose), seed + 1
         world.drafting = 0 if world.states and world.most > 1 else choose.choice([0.3, 0.8])
@@ -42,7 +42,7 @@ def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> Non
         assert [(pool.num_used, pool.available) for pool in pools] == [(0, pool.num_pages) for pool in pools]
         assert not world.runner.rows
         accepted, drafts = accepted + len(world.accepted), drafts + world.runner.num_drafts
-    assert min(drafts, with_state) > 2_000
+    assert min(drafts, with_state) > 500
 
 
 SIZES: dict[str, Any] = {"max_num_seqs": 8, "num_pages": 60, "max_num_batched_tokens": 40, "max_model_len": 120}

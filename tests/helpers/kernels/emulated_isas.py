@@ -18,8 +18,10 @@ from quire_kernels.cpu.library import load
 from quire_kernels.cpu.ops import CpuOps
 
 SOURCES = Path(__file__).parent / "emulation"
-OPTIONS = ("-mavx2", "-mfma", "-mf16c", "-O1", "-fno-tree-sra", "-Wno-psabi")
-"""GCC 12 fails in the pass that -fno-tree-sra leaves out."""
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+OPTIONS = ("-O1", "-fno-tree-sra", "-Wno-psabi")
+"""-O1 compiles in a third of the time. GCC 12 fails in the pass that -fno-tree-sra leaves out."""
+TILES = {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 @cache
@@ -37,10 +39,13 @@ def folder() -> Path:
 
 
 def emulated(name: str) -> InstructionSet:
-    """The instruction set of that name on a CPU with AVX2."""
-    needs = next(found.needs for found in INSTRUCTION_SETS if found.name == name)
-    header = ("-I", str(folder()), f"-DEMULATED_{name.upper()}", "-include", str(folder() / "emulate.hpp"))
-    return InstructionSet(name, needs, (*OPTIONS, *header))
+    """The instruction set of that name on a CPU with AVX2. Of AMX only tiles are emulated if the CPU has the rest."""
+    wanted = next(found for found in INSTRUCTION_SETS if found.name == name)
+    rest = (found.options for found in isa.available() if wanted.tiles and found.needs == wanted.needs - TILES)
+    native = next(rest, None)
+    kind = name.upper() if native is None else "TILES"
+    header = ("-I", str(folder()), f"-DEMULATED_{kind}", "-include", str(folder() / "emulate.hpp"))
+    return InstructionSet(name, wanted.needs, (*(native or AVX2), *OPTIONS, *header))
 
 
 def emulated_ops(name: str) -> CpuOps:

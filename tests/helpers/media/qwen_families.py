@@ -7,22 +7,13 @@ from typing import Any
 
 import torch
 import transformers
+from hybrid_cases import BOTH, DELTA, EXPERTS, OFTEN, STACKED
 from llava_rig import TEXT
 from picture_model import FIRST_TOKEN, LINEAR, VOCAB, Family
 from PIL import Image
 
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
 PARTLY_ROTARY = {**ROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-DELTA = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-}
-OFTEN = {"state_checkpoint_interval": 1, "num_state_checkpoints": 400}
-"""Settings of an engine that can use any cached page of a short prompt."""
 
 SIZES = {
     "hidden_size": 48,
@@ -81,15 +72,14 @@ def _family(kind: str, text: Mapping[str, Any], vision: Mapping[str, Any], **opt
 def qwen_families() -> Mapping[str, Family]:
     """By name."""
     stack = {"depth": 3, "deepstack_visual_indexes": [0, 2]}
-    stacked = {"target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
     delta = rf"{LINEAR}|.*\.in_proj_(qkv|z|b|a)"
     return {
         "qwen3-vl": _family("Qwen3VL", {"rope_parameters": ROPE}, stack),
-        "qwen3-vl, experts": _family("Qwen3VLMoe", {**EXPERTS, "rope_parameters": ROPE}, stack, lora_options=stacked),
+        "qwen3-vl, experts": _family("Qwen3VLMoe", {**EXPERTS, "rope_parameters": ROPE}, stack, lora_options=STACKED),
         # sums of delta nets round differently: without a scale, logits up to 100 tokens later differ by up to 1.2e-4
         "qwen3.5": _family(
             "Qwen3_5",
-            {**DELTA, "rope_parameters": PARTLY_ROTARY},
+            {**DELTA, **BOTH, "rope_parameters": PARTLY_ROTARY},
             {"depth": 2},
             lora=delta,
             settings=OFTEN,
@@ -97,10 +87,10 @@ def qwen_families() -> Mapping[str, Family]:
         ),
         "qwen3.5, experts": _family(
             "Qwen3_5Moe",
-            {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 48, "rope_parameters": PARTLY_ROTARY},
+            {**DELTA, **BOTH, **EXPERTS, "shared_expert_intermediate_size": 48, "rope_parameters": PARTLY_ROTARY},
             {"depth": 2},
             lora=delta,
-            lora_options=stacked,
+            lora_options=STACKED,
             settings=OFTEN,
             head_scale=0.5,
         ),

@@ -35,6 +35,7 @@ PROGRAMS = {
     "quire.engine_process.ranks.joined": True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
+    "pytest": False,
 }
 """Modules that forks run, and the folders of scripts; whether they start processes themselves."""
 

@@ -13,7 +13,7 @@ from built_ops import ANY, answer, edit, kept
 
 from quire_kernels.cpu import build, implementations, isa, library
 from quire_kernels.cpu.build import BuildError
-from quire_kernels.cpu.isa import INSTRUCTION_SETS, InstructionSet
+from quire_kernels.cpu.isa import ARM_SETS, INSTRUCTION_SETS, InstructionSet
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
 
@@ -206,10 +206,12 @@ def test_a_compiler_that_fails_is_asked_once_for_all_ops(cache: Path, monkeypatc
 # --- instruction sets ---------------------------------------------------------------------------------------
 
 
-def with_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None) -> tuple[str, ...]:
+def with_flags(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None, key: str = "flags"
+) -> tuple[str, ...]:
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
-        cpuinfo.write_text(f"processor : 0\nflags\t\t: fpu {flags} sse2\nbugs : x\n\nprocessor : 1\nflags : fpu\n")
+        cpuinfo.write_text(f"processor : 0\n{key}\t\t: fpu {flags} sse2\nbugs : x\n\nprocessor : 1\n{key} : fpu\n")
     monkeypatch.setattr(isa, "CPUINFO", cpuinfo)
     isa.flags.cache_clear()
     isa.available.cache_clear()
@@ -236,6 +238,30 @@ def test_amx_is_left_out_where_the_system_denies_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(isa, "_allowed", lambda found: found.name != "amx")
     names = tuple(found.name for found in INSTRUCTION_SETS[1:] if found.needs <= INSTRUCTION_SETS[0].needs)
     assert with_flags(monkeypatch, tmp_path, " ".join(INSTRUCTION_SETS[0].needs)) == names
+
+
+NEOVERSE = "fp asimd evtstrm aes atomics fphp asimdhp cpuid asimdrdm fcma dcpop asimddp asimdfhm"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sve_bytes", "names"),
+    [
+        ("fp asimd evtstrm aes crc32 cpuid", 0, ("neon",)),
+        (NEOVERSE, 0, ("neon_dot", "neon")),
+        (f"{NEOVERSE} sve svebf16 svei8mm bf16 i8mm", 32, ("sve256_bf16", "neon_bf16", "neon_dot", "neon")),
+        (f"{NEOVERSE} sve sve2 svebf16 bf16", 16, ("neon_bf16", "neon_dot", "neon")),
+        ("fp asimd fphp asimdhp fcma sve", 64, ("sve512", "neon")),
+    ],
+)
+def test_arm_cpus_have_what_their_features_and_their_length_of_vectors_allow(
+    flags: str, sve_bytes: int, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isa, "sve_bytes", lambda: sve_bytes)
+    assert with_flags(monkeypatch, tmp_path, flags, "Features") == names
+
+
+def test_arm_sets_sum_products_of_bytes_in_32_bits_and_have_no_tiles() -> None:
+    assert all(found.vnni and not found.tiles for found in ARM_SETS)
 
 
 @pytest.mark.parametrize("flags", [None, "", "avx avx2 fma"])

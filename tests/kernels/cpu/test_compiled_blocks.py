@@ -39,7 +39,7 @@ from torch import Tensor
 from quire_kernels.cpu import build, isa
 from quire_kernels.cpu.compiled.amounts import Amounts
 from quire_kernels.cpu.compiled.program import Program
-from quire_kernels.cpu.structs import Instruction, Op, StepStruct
+from quire_kernels.cpu.structs import ALL, EARLY, Instruction, Op, StepStruct
 from quire_kernels.ops import AttentionMetadata
 from quire_models.testing import ChunkSpec, ModelDriver, run_tokens
 
@@ -85,19 +85,35 @@ def test_memory_grows_with_the_largest_step_and_earlier_results_were_right() -> 
         assert torch.equal(mine, theirs)
 
 
-def test_few_logit_rows_of_many_tokens_and_none_at_all() -> None:
+@pytest.mark.parametrize("case_id", ["llama", "mixtral"])
+def test_few_logit_rows_of_many_tokens_and_none_at_all(case_id: str) -> None:
+    """Of rows that end with their logit rows, the last block computes only these."""
     found = []
     for recorded in (True, False):
-        model = model_of("llama", "float32", recorded)
-        driver = ModelDriver(model, decoder_of("llama"), [tokens.tolist() for tokens in prompts(20, 9)])
-        outs = []
-        for rows in ([7, 0, 7], [], [1]):
+        model, outs = model_of(case_id, "float32", recorded), []
+        for rows in ([7, 0, 7], [], [1], [4], [7], [4, 7], [3, 4, 6, 7], [3, 4, 5], [0, 1, 2, 3, 4], [2, 4]):
+            driver = ModelDriver(model, decoder_of(case_id), [tokens.tolist() for tokens in prompts(20, 9)])
+            driver.forward([ChunkSpec(0, 2)])
             fwd = driver.forward([ChunkSpec(0, 5), ChunkSpec(1, 3)])
             fwd.logit_rows = torch.tensor(rows, dtype=torch.int64)
             outs.append(model(fwd).clone())
         found.append(outs)
     for mine, theirs in zip(*found, strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_profiles_count_the_logit_rows_of_the_last_block() -> None:
+    """Of a prompt of five tokens, whose last token alone has logits, and of one of three that has none."""
+    code = (Instruction * 2)(*(Instruction(op=Op.PRODUCT, selected=selected) for selected in (ALL, EARLY)))
+    for instruction in code:
+        instruction.packed.inputs = instruction.packed.outputs = 10
+    lens = np.array([5, 3], np.int32)
+    rows = SimpleNamespace(lens_host=lens, contexts_host=lens)
+    for logit_rows, flops in (([4], 200), ([3], 1600)):
+        amounts = Amounts(code)
+        step = StepStruct(tokens=8, num_selected=1, is_bf16=1)
+        amounts.add(step, SimpleNamespace(rows=rows, logit_rows=torch.tensor(logit_rows)))
+        assert [count for _, count in amounts.drain()] == [1600, flops]
 
 
 @pytest.mark.parametrize("block", [gated, normed, sums_heads, norms_heads, in_other_places, unchanged])

@@ -54,7 +54,7 @@ def lives(tape: Tracer, result: int) -> dict[int, tuple[int, int]]:
 @settings(max_examples=100, deadline=None)
 def test_buffers_that_are_needed_at_the_same_time_never_overlap(made: tuple[Tracer, int]) -> None:
     tape, result = made
-    places, columns = _buffer_offsets(tape, result)
+    places, columns = _buffer_offsets(tape.instructions, tape.widths, result)
     needed = lives(tape, result)
     for buffer in needed:
         assert 0 <= places[buffer] <= columns - tape.widths[buffer]
@@ -69,7 +69,7 @@ def test_buffers_take_the_place_of_dead_ones() -> None:
     x = tape.source()
     for _ in range(20):
         x = x * 2.0 + x
-    _, columns = _buffer_offsets(tape, x.buffer)
+    _, columns = _buffer_offsets(tape.instructions, tape.widths, x.buffer)
     assert columns <= 3 * 8
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reas
 BYTES = [(torch.int8, torch.int8), (torch.int8, torch.uint8), (torch.uint8, torch.int8), (torch.uint8, torch.uint8)]
 """Data types of x and w, by the number of the product in `products.cpp`."""
 BF16, RELEASED = 4, 5
+INSTRUCTION = re.compile(r"\b(_mm512_\w+|_tile_\w+)\(")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     subprocess.run([*line, "-o", str(compiled)], check=True)
     return compiled
+
+
+def test_every_instruction_that_the_ops_use_is_emulated() -> None:
+    """Also on machines that have it: there nothing else compiles the emulation."""
+    used = {name for path in build.SOURCES.rglob("*.*pp") for name in INSTRUCTION.findall(path.read_text())}
+    emulated_names = re.findall(
+        r"^#define (_mm512_\w+|_tile_\w+)", (folder() / "emulate.hpp").read_text(), re.MULTILINE
+    )
+    assert len(used) > 80
+    assert used <= set(emulated_names)
 
 
 @pytest.mark.parametrize("shape", [(16, 64), (8, 32), (1, 4), (5, 16)], ids=str)

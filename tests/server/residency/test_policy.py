@@ -1,4 +1,4 @@
-"""Who leaves memory and what is loaded next, for any models."""
+"""Which models are evicted and which is loaded next, for any models."""
 
 import math
 
@@ -10,9 +10,9 @@ from quire.server.residency.policy import (
     Resident,
     Wanted,
     idle_too_long,
+    models_to_evict,
     next_deadline,
     next_load,
-    who_leaves,
 )
 
 
@@ -37,21 +37,21 @@ def total(residents, without=()):
 
 
 @given(models(), st.integers(0, 100), st.integers(0, 60))
-def test_idle_models_leave_for_what_fits_and_none_that_need_not(residents, limit, needed):
+def test_idle_models_are_evicted_for_what_fits_and_none_that_could_stay(residents, limit, needed):
     by_name = {one.name: one for one in residents}
-    leaving = who_leaves(residents, limit, needed)
+    evicted = models_to_evict(residents, limit, needed)
     stay = [one for one in residents if one.is_busy or one.is_fixed]
-    if leaving is None:
+    if evicted is None:
         assert total(stay) + needed > limit
         return
-    assert not any(by_name[name].is_busy or by_name[name].is_fixed for name in leaving)
-    assert total(residents, leaving) + needed <= limit
-    for name in leaving:
-        assert total(residents, set(leaving) - {name}) + needed > limit
-    younger = [one for one in residents if one not in stay and one.name not in leaving]
-    for name in leaving:  # none that was used longer ago could have left alone instead
+    assert not any(by_name[name].is_busy or by_name[name].is_fixed for name in evicted)
+    assert total(residents, evicted) + needed <= limit
+    for name in evicted:
+        assert total(residents, set(evicted) - {name}) + needed > limit
+    younger = [one for one in residents if one not in stay and one.name not in evicted]
+    for name in evicted:  # none that was used longer ago could be evicted alone instead
         older = [one for one in younger if one.last_used < by_name[name].last_used]
-        assert all(total(residents, {*leaving, one.name} - {name}) + needed > limit for one in older)
+        assert all(total(residents, {*evicted, one.name} - {name}) + needed > limit for one in older)
 
 
 @given(models(), st.integers(0, 100), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=5))
@@ -59,12 +59,12 @@ def test_the_first_that_fits_is_loaded_and_waits_for_none_too_long(residents, li
     wanted = [Wanted(name=f"w{i}", num_bytes=size, since=since) for i, (size, since) in enumerate(sizes)]
     now = 30
     load = next_load(wanted, residents, limit, now)
-    fits = {one.name: who_leaves(residents, limit, one.num_bytes) for one in wanted}
+    fits = {one.name: models_to_evict(residents, limit, one.num_bytes) for one in wanted}
     if load is None:
         stuck = [one for one in wanted if now - one.since > MAX_OVERTAKEN_S and one.num_bytes <= limit]
-        assert stuck or all(leaving is None for leaving in fits.values())
+        assert stuck or all(evicted is None for evicted in fits.values())
         return
-    assert load == Load(name=load.name, leaving=fits[load.name])
+    assert load == Load(name=load.name, evicted=fits[load.name])
     since = {one.name: one.since for one in wanted}
     for one in wanted:
         if one.since < since[load.name]:
@@ -74,11 +74,11 @@ def test_the_first_that_fits_is_loaded_and_waits_for_none_too_long(residents, li
 
 @given(models(), st.integers(0, 20))
 def test_a_model_is_idle_too_long_exactly_when_its_deadline_has_come(residents, now):
-    leaving = idle_too_long(residents, now)
-    assert leaving == tuple(
+    evicted = idle_too_long(residents, now)
+    assert evicted == tuple(
         one.name for one in residents if not one.is_busy and one.last_used + one.keep_alive_s <= now
     )
-    rest = [one for one in residents if one.name not in leaving]
+    rest = [one for one in residents if one.name not in evicted]
     assert now < next_deadline(rest)
     if math.isfinite(deadline := next_deadline(rest)):
         assert idle_too_long(rest, deadline)

@@ -6,10 +6,20 @@ from ctypes import Array
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire_kernels.cpu.library import COMPRESSED_BYTES, PANEL
-from quire_kernels.cpu.structs import PRODUCTS, Instruction, Op, PackedMatrix, StepStruct, TensorView
-from quire_kernels.ops import AttentionMetadata
+from quire_kernels.cpu.structs import (
+    EARLY,
+    EARLY_END,
+    PRODUCTS,
+    SELECTED,
+    Instruction,
+    Op,
+    PackedMatrix,
+    StepStruct,
+    TensorView,
+)
 
 UNKNOWN = frozenset(
     (Op.LOW_RANK, Op.MOE, Op.GATED_DELTA, Op.SSD_SCAN, Op.SELECTIVE_SCAN, Op.PRODUCT_HEADS, Op.ROW_ATTENTION)
@@ -46,14 +56,18 @@ class Amounts:
 
     def add(self, step: StepStruct, fwd: Any) -> None:
         """Count the instructions of a run that was timed."""
+        early = _early_lens(fwd) if any(instruction.selected == EARLY for instruction in self._code) else None
         for i, instruction in enumerate(self._code):
-            tokens = step.num_selected if instruction.selected else step.tokens
+            is_early = instruction.selected == EARLY and early is not None
+            is_selected = is_early or instruction.selected in (SELECTED, EARLY_END)
+            tokens = step.num_selected if is_selected else step.tokens
             size = 2 if step.is_bf16 else 4
             if instruction.op in PRODUCTS:
                 self._sums[i] += _of_product(instruction, tokens, size)
             elif instruction.op == Op.ATTENTION:
                 rows = fwd.cross_attention if instruction.of_encoder else fwd.rows
-                self._sums[i] += _of_attention(instruction, rows, step.kv_bits / 8 or size)
+                lens = early if is_early and early is not None else rows.lens_host
+                self._sums[i] += _of_attention(instruction, lens, rows.contexts_host, step.kv_bits / 8 or size)
             else:
                 self._sums[i] += tokens * size * _columns(instruction), np.nan
 
@@ -90,10 +104,21 @@ def _element_bytes(op: int, packed: PackedMatrix, size: int) -> float:
     return {Op.PRODUCT_INT8: 1, Op.PRODUCT_SPLIT: 6}.get(Op(op), size)
 
 
-def _of_attention(instruction: Instruction, rows: AttentionMetadata, kv_size: float) -> tuple[float, float]:
+def _early_lens(fwd: Any) -> NDArray[np.int64] | None:
+    """Number of logit rows of each row; None if they are not the last tokens of each (the C++ class `EarlyRows`)."""
+    ends, selected = np.cumsum(fwd.rows.lens_host), fwd.logit_rows.numpy()
+    lens = np.diff(np.searchsorted(selected, ends), prepend=0)
+    last = [np.arange(end - length, end) for end, length in zip(ends, lens, strict=True)]
+    return lens if np.array_equal(np.concatenate([selected[:0], *last]), selected) else None
+
+
+def _of_attention(
+    instruction: Instruction, lens: NDArray[np.integer], contexts: NDArray[np.integer], kv_size: float
+) -> tuple[float, float]:
     """The keys and values that each row sees are counted once for the row."""
     queries, keys, values = instruction.inputs
-    lens, contexts = rows.lens_host.astype(np.int64), rows.contexts_host.astype(np.int64)
+    contexts = np.where(lens > 0, contexts, 0).astype(np.int64)
+    lens = lens.astype(np.int64)
     window = instruction.window or int(contexts.max(initial=0)) + 1
     cut = np.clip(contexts - window, 0, lens)  # tokens that see the whole window
     whole = lens - cut

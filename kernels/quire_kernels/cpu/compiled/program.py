@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_double, c_int64, c_void_p
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.compiled.amounts import Amounts, OpTiming
 from quire_kernels.cpu.compiled.proxies import Proxy
+from quire_kernels.cpu.compiled.selection import select_early
 from quire_kernels.cpu.compiled.tracer import Tracer
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.low_rank import split_work
@@ -24,13 +25,14 @@ class Program:
 
     def __init__(self, library: Library, tracer: Tracer, result: Proxy) -> None:
         self._library, self._tracer, self._result = library, tracer, result
-        self._code = (Instruction * len(tracer.instructions))(*tracer.instructions)
-        self._seconds = (c_double * len(tracer.instructions))()
-        self._offsets, self._columns = _buffer_offsets(tracer, result.buffer)
+        code = select_early(tracer)
+        self._code = (Instruction * len(code))(*code)
+        self._seconds = (c_double * len(code))()
+        self._offsets, self._columns = _buffer_offsets(code, tracer.widths, result.buffer)
         self._arena = torch.empty(0)
         self._capacity = 0  # number of tokens that the buffers are laid out for
         self._last: Tensor | None = None
-        self._reads_encoder = any(instruction.of_encoder for instruction in tracer.instructions)
+        self._reads_encoder = any(instruction.of_encoder for instruction in code)
         self.ends_with_selected = tracer.first_selected is not None and result.buffer >= tracer.first_selected
         self._num_timed, self._amounts = 0, Amounts(self._code)
         # refilled by every call; the step struct points to them
@@ -157,25 +159,25 @@ class Program:
         return list(found.values())
 
 
-def _buffer_offsets(tracer: Tracer, result: int) -> tuple[list[int], int]:
+def _buffer_offsets(code: Sequence[Instruction], widths: Sequence[int], result: int) -> tuple[list[int], int]:
     """Offset of each buffer in columns, and the number of columns: buffers reuse the memory of dead ones."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    for i, instruction in enumerate(tracer.instructions):
+    for i, instruction in enumerate(code):
         for view in (*instruction.inputs, instruction.out):
             first.setdefault(view.buffer, i)
             last[view.buffer] = i
     last.pop(result, None)  # the result is read after the program
-    offsets, sizes, free, total = [0] * len(tracer.widths), list(tracer.widths), [], 0
-    for i in range(len(tracer.instructions)):
+    offsets, sizes, free, total = [0] * len(widths), list(widths), [], 0
+    for i in range(len(code)):
         free += [(sizes[b], offsets[b]) for b, end in last.items() if end == i - 1 and b]
         for buffer in (b for b, begin in first.items() if begin == i and b):
-            fitting = sorted(hole for hole in free if hole[0] >= tracer.widths[buffer])
+            fitting = sorted(hole for hole in free if hole[0] >= widths[buffer])
             if fitting:
                 free.remove(fitting[0])
                 sizes[buffer], offsets[buffer] = fitting[0]
             else:
-                offsets[buffer], total = total, total + tracer.widths[buffer]
+                offsets[buffer], total = total, total + widths[buffer]
     return offsets, total
 
 

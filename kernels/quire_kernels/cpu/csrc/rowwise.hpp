@@ -193,7 +193,7 @@ void clamp(Worker& worker, int64_t tokens, Rows<T> x, float bound, Rows<T> out) 
 template <class T>
 void gather(Worker& worker, int64_t count, const int64_t* which, Rows<T> x, Rows<T> out) {
   each_row_block(worker, count, x.width, [&](int64_t first, int64_t some) {
-    for (int64_t t = first; t < first + some; t++) std::memcpy(out.row(t, 0), x.row(which[t], 0), x.width * sizeof(T));
+    for (int64_t t = first; t < first + some; t++) std::memcpy(out.row(t, 0), x.row(which ? which[t] : t, 0), x.width * sizeof(T));
   });
 }
 

@@ -3,6 +3,10 @@
 #pragma once
 #include "vec.hpp"
 
+#if defined(__aarch64__)
+#include "arm/lane_masks.hpp"
+#else
+
 namespace quire {
 
 #if defined(__AVX512F__)
@@ -68,3 +72,5 @@ struct Total {
 #endif
 
 }  // namespace quire
+
+#endif

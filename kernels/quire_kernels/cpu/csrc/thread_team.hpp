@@ -1,6 +1,5 @@
 // The threads that compute one call, from torch's own pool (its OpenMP library), with a barrier between phases.
 #pragma once
-#include <immintrin.h>
 #include <omp.h>
 #include <sched.h>
 
@@ -8,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+
+#include "machine.hpp"
 
 namespace quire {
 
@@ -110,7 +111,7 @@ class Worker {
     for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase;) {
       if (idle()) continue;
       if (spin++ == SPINS) return wait_for_others(phase);
-      _mm_pause();
+      cpu_pause();
     }
   }
   void barrier() {
@@ -135,7 +136,7 @@ class Worker {
       } else if (shares || Clock::now() - began > keep_time_) {
         sched_yield();
       } else {
-        for (int i = 0; i < PAUSES_PER_CHECK && team_.phase_.load(std::memory_order_acquire) != phase; i++) _mm_pause();
+        for (int i = 0; i < PAUSES_PER_CHECK && team_.phase_.load(std::memory_order_acquire) != phase; i++) cpu_pause();
       }
     }
     keep_time_ -= std::min<Clock::duration>(keep_time_, Clock::now() - began);

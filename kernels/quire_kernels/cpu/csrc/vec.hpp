@@ -1,14 +1,14 @@
 // Sixteen float lanes, and four-byte units of the types that matrices are stored in.
 //
 // A unit is what one lane multiplies at a time: one float32, or two neighboring bfloat16. All kernels are
-// written once with these; `vec_avx512.hpp` and `vec_avx2.hpp` implement them.
+// written once with these; `vec_avx512.hpp`, `vec_avx2.hpp` and `arm/vec.hpp` implement them.
 #pragma once
-#include <immintrin.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+
+#include "machine.hpp"
 
 namespace quire {
 
@@ -20,7 +20,9 @@ constexpr int LANES = 16;
 
 }  // namespace quire
 
-#if defined(__AVX512F__)
+#if defined(__aarch64__)
+#include "arm/vec.hpp"
+#elif defined(__AVX512F__)
 #include "vec_avx512.hpp"
 #else
 #include "vec_avx2.hpp"
@@ -33,7 +35,12 @@ template <class T>
 inline F16 rounded(F16 x) {
   return x;
 }
-#if defined(__AVX512F__)
+#if defined(__aarch64__)
+template <>
+inline F16 rounded<bf16>(F16 x) {
+  return rounded_to_bf16(x);
+}
+#elif defined(__AVX512F__)
 template <>
 inline F16 rounded<bf16>(F16 x) {
   return widen(narrow(x));

@@ -18,7 +18,7 @@ inline void load_codes(const uint8_t* p, F16& lower, F16& upper) {
   upper = {_mm512_cvtepi32_ps(_mm512_srli_epi32(x, 4))};
 }
 
-#else  // AVX2: two halves
+#elif defined(__AVX2__)  // two halves
 
 inline U16 bits_of(F16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 inline F16 floats_of(U16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
@@ -50,8 +50,5 @@ inline void store_two(float* p, int64_t apart, F16 x, F16 y) { store(p, x), stor
 inline void store_two(bf16* p, int64_t, F16 x, F16 y) {
   store_units(p, merged(lowered_halves(bits_of(rounded<bf16>(x))), bits_of(rounded<bf16>(y))));
 }
-
-inline uint16_t to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
-inline float from_half(uint16_t x) { return _cvtsh_ss(x); }
 
 }  // namespace quire

@@ -6,6 +6,10 @@
 #pragma once
 #include "vec.hpp"
 
+#if defined(__aarch64__)
+#include "arm/vec_bytes.hpp"
+#endif
+
 namespace quire {
 
 #if defined(__AVX512F__)
@@ -62,7 +66,7 @@ inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit 
 }
 #endif
 
-#else  // AVX2: two halves
+#elif defined(__AVX2__)  // two halves
 
 #if defined(__AVXVNNI__)
 constexpr int32_t BYTE_BIAS = 128;

@@ -8,6 +8,7 @@
 
 namespace quire {
 
+#if defined(__x86_64__)
 // Sums over x[i], i % 4 < 2, in the lower 16 bits, and over the other x[i] in the upper ones. columns: 16 or 32.
 inline int32_t pair_sums(const int8_t* x, int64_t columns) {
   const __m128i one = _mm_set1_epi8(1);
@@ -17,6 +18,7 @@ inline int32_t pair_sums(const int8_t* x, int64_t columns) {
   sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0xb1)));
 }
+#endif
 inline int32_t sum_of_pair(int32_t pair) { return static_cast<int16_t>(pair) + (pair >> 16); }
 
 #if defined(__AVX512F__)
@@ -70,7 +72,7 @@ inline void float8_values(U16 w, F16 (&to)[4]) {
   to[1] = {_mm512_cvtph_ps(_mm512_castsi512_si256(odd))}, to[3] = {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1))};
 }
 
-#else  // AVX2: two halves
+#elif defined(__AVX2__)  // two halves
 
 inline U16 masked(U16 x, int mask) {
   const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
@@ -144,7 +146,7 @@ inline void float8_values(U16 w, F16 (&to)[4]) {
 
 // The number that sums of products with x begin with. pair: `pair_sums` of x.
 inline int32_t code_start(int32_t pair, int32_t zero) {
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+#if defined(__aarch64__) || defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
   return -zero * sum_of_pair(pair);
 #else  // 16-bit numbers modulo 2^16: the sums fit again when they are complete
   const int32_t first = -zero * static_cast<int16_t>(pair), second = -zero * (pair >> 16);

@@ -25,16 +25,19 @@ OUTPUTS = 64
 def expert_of_block(block_ends, starts, experts, PAIRS: tl.constexpr, EXPERTS: tl.constexpr):
     """The expert of a program's block of pairs, `experts` if there is none; its pairs [PAIRS] and which of them exist.
 
-    block_ends, starts: see `quire_kernels.triton_gpu.moe.multiply_pairs`.
+    block_ends, starts: see `quire_kernels.triton_gpu.moe.multiply_pairs`. Pairs are counted in 32 bits: in 64, they
+    would take too many registers.
     """
     block = tl.program_id(0)
     every = tl.arange(0, EXPERTS)
-    ends = tl.load(block_ends + every, mask=every < experts, other=1 << 30)
+    ends = tl.load(block_ends + every, mask=every < experts, other=1 << 30).to(tl.int32)
     expert = tl.sum((ends <= block).to(tl.int32), 0)
     before = tl.max(tl.where(every < expert, ends, 0), 0)
     is_expert = expert < experts
-    at = tl.load(starts + expert, mask=is_expert, other=0) + (block - before) * PAIRS + tl.arange(0, PAIRS)
-    return expert, at, at < tl.load(starts + expert + 1, mask=is_expert, other=0)
+    start = tl.load(starts + expert, mask=is_expert, other=0).to(tl.int32)
+    end = tl.load(starts + expert + 1, mask=is_expert, other=0).to(tl.int32)
+    at = start + (block - before) * PAIRS + tl.arange(0, PAIRS)
+    return expert, at, at < end
 
 
 @triton.jit

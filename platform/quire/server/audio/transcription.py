@@ -95,7 +95,7 @@ async def prepare(
     task = SpeechTask(
         language=speech.resolve_language(fields.language),
         translate=translate,
-        to_language=speech.language(fields.to_language, "to_language"),
+        to_language=speech.language_code(fields.to_language, "to_language"),
         timestamps=fields.response_format in TIMED,
         previous=fields.prompt,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.server.residency.leases import Leases
-from quire.server.residency.policy import who_leaves
+from quire.server.residency.policy import models_to_evict
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
 from quire.server.residency.residency import Residency
@@ -103,8 +103,8 @@ class ClientLoads:
     async def _make_room(self, name: str, size: int) -> None:
         """Return when so many bytes are kept for a model in `incoming`."""
         room = self._residency.room
-        leaving = who_leaves(room.residents(), room.limit(), size)
-        if leaving or (leaving is None and room.has_budget):
+        evicted = models_to_evict(room.residents(), room.limit(), size)
+        if evicted or (evicted is None and room.has_budget):
             waits = asyncio.ensure_future(self._waiting.for_room(name, size, room.incoming))
             await asyncio.sleep(0)  # it has joined
             self._residency.wake()

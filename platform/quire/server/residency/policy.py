@@ -12,7 +12,7 @@ MAX_OVERTAKEN_S = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resident:
-    """A model in memory, or one that comes or goes.
+    """A model in memory, or one that is being loaded or unloaded.
 
     num_bytes: what it takes. last_used: when its last request ended. keep_alive_s: how long it may be idle. is_fixed:
     it is not unloaded for others. is_busy: it has requests in flight or queued, or is being loaded or unloaded.
@@ -42,31 +42,30 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Load `name`, after the models `leaving` are unloaded."""
+    """Load `name`, after the models `evicted` are unloaded."""
 
     name: str
-    leaving: tuple[str, ...]
+    evicted: tuple[str, ...]
 
 
-def who_leaves(residents: Iterable[Resident], limit: float, needed: int) -> tuple[str, ...] | None:
-    """The models to unload so that `needed` more bytes fit into `limit`; None if that is not possible now.
-
-    The least recently used leave first; none leaves that need not.
+def models_to_evict(residents: Iterable[Resident], limit: float, needed: int) -> tuple[str, ...] | None:
+    """The models to unload so that `needed` more bytes fit into `limit`: the least recently used, and none that could
+    stay. None if that is not possible now.
     """
     residents = list(residents)
     over = sum(one.num_bytes for one in residents) + needed - limit
-    leaving: list[Resident] = []
+    evicted: list[Resident] = []
     for one in sorted(residents, key=lambda one: (one.last_used, one.name)):
         if over > 0 and not one.is_busy and not one.is_fixed:
-            leaving.append(one)
+            evicted.append(one)
             over -= one.num_bytes
     if over > 0:
         return None
-    for one in reversed(leaving):  # a large one that leaves later may make room enough without it
+    for one in reversed(evicted):  # a larger one that was used later may suffice without it
         if over + one.num_bytes <= 0:
-            leaving.remove(one)
+            evicted.remove(one)
             over += one.num_bytes
-    return tuple(one.name for one in leaving)
+    return tuple(one.name for one in evicted)
 
 
 def next_load(wanted: Sequence[Wanted], residents: Sequence[Resident], limit: float, now: float) -> Load | None:
@@ -76,9 +75,9 @@ def next_load(wanted: Sequence[Wanted], residents: Sequence[Resident], limit: fl
     by later ones for a while.
     """
     for one in sorted(wanted, key=lambda one: one.since):
-        leaving = who_leaves(residents, limit, one.num_bytes)
-        if leaving is not None:
-            return Load(name=one.name, leaving=leaving)
+        evicted = models_to_evict(residents, limit, one.num_bytes)
+        if evicted is not None:
+            return Load(name=one.name, evicted=evicted)
         if now - one.since > MAX_OVERTAKEN_S and one.num_bytes <= limit:
             return None
     return None

@@ -18,7 +18,7 @@ from quire.errors import NoMemory, NotFound, QuireError
 from quire.server.http.errors import as_quire_error
 from quire.server.residency.leases import Leases
 from quire.server.residency.metrics import ResidencyMetrics
-from quire.server.residency.policy import Resident, idle_too_long, next_deadline, next_load, who_leaves
+from quire.server.residency.policy import Resident, idle_too_long, models_to_evict, next_deadline, next_load
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
 from quire.server.residency.room import Room
@@ -161,14 +161,14 @@ class Residency:
                 await self._unload(idle, "idle")
                 continue
             limit = self.room.limit()
-            if too_much := who_leaves(residents, limit, 0):
+            if too_much := models_to_evict(residents, limit, 0):
                 await self._unload(too_much, "memory")
                 continue
             load = next_load(self.room.wanted() + self._waiting.rooms(), residents, limit, now)
             if load is None:
                 break
-            if load.leaving:
-                await self._unload(load.leaving, "memory", load.name)
+            if load.evicted:
+                await self._unload(load.evicted, "memory", load.name)
             if not self._waiting.give_room(load.name, self.room.incoming):
                 await self._load(load.name)
         self._refuse_what_never_fits(residents, limit)
@@ -186,7 +186,7 @@ class Residency:
         wanted = {one.name: one.num_bytes for one in self.room.wanted()}
         for name, size in wanted.items():
             known, one = self._client.memory_limit, self.registrations.get(name)
-            if one is None or who_leaves(residents, limit, size) is not None:
+            if one is None or models_to_evict(residents, limit, size) is not None:
                 continue
             if known and size > known:
                 have = f"models may take {bytes_in_words(known)} together"
@@ -230,8 +230,8 @@ class Residency:
         free = self.room.limit() - used
         if residents and math.isfinite(free):
             one.needs = int(free) + 1
-        elif leaving := who_leaves(residents, used - 1, 0):
-            await self._unload(leaving, "memory", one.name)
+        elif evicted := models_to_evict(residents, used - 1, 0):
+            await self._unload(evicted, "memory", one.name)
         else:
             self._fail(one, error)
 

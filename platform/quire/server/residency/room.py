@@ -1,4 +1,4 @@
-"""The account of memory: what models take, what is on its way, and who may leave."""
+"""The account of memory: what models take, loaded or being loaded, and which may be unloaded."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Room:
         return found
 
     def residents(self) -> list[Resident]:
-        """The models in memory, and those that come or go."""
+        """The models in memory, and those that are being loaded or unloaded."""
         of_adapters, in_flight = self._bytes_of_adapters(), self.in_flight()
         found = [
             one.resident(self._bytes_of(one, of_adapters), moves=self.has_budget, is_busy=one.name in in_flight)

@@ -223,7 +223,7 @@ class MultimodalProcessor:
         Without the text of the prompt, each replacement text is tokenized alone.
         """
         remaining = {modality: iter(given) for modality, given in mapped.items()}
-        by_mark = {
+        by_placeholder = {
             one.placeholder if isinstance(one, MappedText) else self._mappers[modality].marker: modality
             for modality, given in mapped.items()
             for one in given
@@ -234,12 +234,12 @@ class MultimodalProcessor:
             for i in range(1, len(split), 2):
                 one = next(remaining[by_marker[split[i]]], None)
                 split[i] = one.text if isinstance(one, MappedText) else split[i]
-            return self._split_text("".join(split), by_mark, encode)
+            return self._split_text("".join(split), by_placeholder, encode)
         out: list[PromptPart] = []
         for part in parts:
             one = next(remaining[part]) if isinstance(part, str) else None
             if isinstance(one, MappedText):
-                out += self._split_text(one.text, by_mark, lambda text, _: encode(text, False))
+                out += self._split_text(one.text, by_placeholder, lambda text, _: encode(text, False))
             else:
                 out.append(part)
         return out

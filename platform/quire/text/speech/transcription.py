@@ -85,9 +85,9 @@ class TranscriptionModel:
         """The code of the spoken language. Without one, the language of a model that has only one; else None."""
         if given is None and len(self._transcriber.languages) == 1:
             return next(iter(self._transcriber.languages))
-        return self.language(given, "language")
+        return self.language_code(given, "language")
 
-    def language(self, given: str | None, param: str) -> str | None:
+    def language_code(self, given: str | None, param: str) -> str | None:
         """The code of a language, which is given as a code or English name. Raises `BadRequest` for an unknown one."""
         if given is None:
             return None

@@ -1,30 +1,45 @@
 // Compiles the ops for an instruction set that this machine lacks: put before every other file, with EMULATED_AMX,
-// EMULATED_AVX512_VNNI, EMULATED_AVX512 or EMULATED_AVX_VNNI defined. The emulated instructions take the names of the compiler's.
+// EMULATED_AVX512_VNNI, EMULATED_AVX512 or EMULATED_AVX_VNNI defined; or with EMULATED_TILES, for AMX on a machine that
+// lacks nothing else of it. The emulated instructions take the names of the compiler's.
 #pragma once
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "amx.hpp"
 
-#if defined(EMULATED_AMX)
+#if defined(EMULATED_AMX) || defined(EMULATED_TILES)
 #define __AMX_TILE__ 1
 #define __AMX_BF16__ 1
 #define __AMX_INT8__ 1
+#define syscall(...) 0L  // the system would refuse to enable tiles
+#endif
+#if defined(EMULATED_AMX)
 #define __AVX512BF16__ 1
 #define __AVX512VBMI__ 1
 #define __AVX512VBMI2__ 1
-#define syscall(...) 0L  // the system would refuse to enable tiles
 #endif
 #if defined(EMULATED_AMX) || defined(EMULATED_AVX512_VNNI)
 #define __AVX512VNNI__ 1
 #endif
-#if defined(__AVX512VNNI__) || defined(EMULATED_AVX512)
+#if defined(EMULATED_AMX) || defined(EMULATED_AVX512_VNNI) || defined(EMULATED_AVX512)
 #define __AVX512F__ 1
 #endif
 #if defined(EMULATED_AVX_VNNI)
 #define __AVXVNNI__ 1
 #endif
 
+#define _tile_dpbf16ps emulated::_tile_dpbf16ps
+#define _tile_dpbssd emulated::_tile_dpbssd
+#define _tile_dpbsud emulated::_tile_dpbsud
+#define _tile_dpbusd emulated::_tile_dpbusd
+#define _tile_dpbuud emulated::_tile_dpbuud
+#define _tile_loadconfig emulated::_tile_loadconfig
+#define _tile_loadd emulated::_tile_loadd
+#define _tile_release emulated::_tile_release
+#define _tile_stored emulated::_tile_stored
+#define _tile_zero emulated::_tile_zero
+
+#if !defined(EMULATED_TILES)
 #define _mm256_dpbusd_avx_epi32 emulated::_mm256_dpbusd_avx_epi32
 #define _mm512_abs_ps emulated::_mm512_abs_ps
 #define _mm512_add_epi16 emulated::_mm512_add_epi16
@@ -109,16 +124,7 @@
 #define _mm512_unpacklo_epi32 emulated::_mm512_unpacklo_epi32
 #define _mm512_unpacklo_epi64 emulated::_mm512_unpacklo_epi64
 #define _mm512_xor_si512 emulated::_mm512_xor_si512
-#define _tile_dpbf16ps emulated::_tile_dpbf16ps
-#define _tile_dpbssd emulated::_tile_dpbssd
-#define _tile_dpbsud emulated::_tile_dpbsud
-#define _tile_dpbusd emulated::_tile_dpbusd
-#define _tile_dpbuud emulated::_tile_dpbuud
-#define _tile_loadconfig emulated::_tile_loadconfig
-#define _tile_loadd emulated::_tile_loadd
-#define _tile_release emulated::_tile_release
-#define _tile_stored emulated::_tile_stored
-#define _tile_zero emulated::_tile_zero
 #define _mm512_cmp_ps_mask(a, b, how) emulated::compare<how>(a, b)
 #define _mm512_permutex2var_epi32 emulated::_mm512_permutex2var_epi32
 #define _mm512_permutex2var_epi8 emulated::_mm512_permutex2var_epi8
+#endif

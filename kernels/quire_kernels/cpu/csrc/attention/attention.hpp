@@ -10,113 +10,12 @@
 #pragma once
 #include "attention/attention_offsets.hpp"
 #include "attention/attention_splits.hpp"
-#include "attention/attention_vector.hpp"
+#include "attention/attention_strips.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include "attention/attention_amx.hpp"
 #endif
 
 namespace quire {
-
-// Some lines of a tile: `count` lines starting at `at` among those of one query head, or of some that are computed
-// together; the token of the first is at `position`. ends: ends of the visible positions of that token and the
-// following ones, unless implied by their positions.
-struct Lines {
-  int64_t at, count, position;
-  const int32_t* ends = nullptr;
-
-  Lines of(int64_t queries) const { return {at * queries, count * queries, position, ends}; }
-};
-
-// The lines of one head that are processed together in a block: `count` lines starting at `at` in memory.
-struct Strip {
-  // position of the first line's token, and number of remaining lines of that token
-  int64_t at, count, position, heads_left;
-  const int32_t* ends;                      // as in `Lines`, starting with that token
-};
-
-// Stores the weights of one line in the form that `values` reads.
-template <class Kind, class T>
-inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* weights, [[maybe_unused]] float& step) {
-  if constexpr (Kind::BYTES) {
-    step = halve_weights(w, block.finite, reinterpret_cast<uint8_t*>(weights));
-  } else {
-    for (int g = 0; g < GROUPS; g += 2) store(weights + g * GROUP, w[g], w[g + 1]);
-  }
-}
-
-// Converts the scores of a strip to weights, line by line.
-template <class Kind, class T>
-void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
-                  Scratch<T>& mine, const float* scores, T* weights, float* steps) {
-  const int64_t stride = padded(args.v.dim, LANES);
-  const bool bounded = args.window != 0 || args.chunk != 0;
-  const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
-  LineBias bias;
-  alignas(64) float hidden[BLOCK] = {};
-  for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
-    const int64_t at = strip.at + l;
-    float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
-    if (soft.slopes) {
-      bias.slope = soft.raw(soft.slopes[block.head + block.queries - strip.heads_left]);
-      bias.distance = static_cast<float>(block.begin - strip.position);
-    }
-    if (args.biases) {
-      bias.unit = soft.raw(1.0f);
-      bias.biases = args.biases_of(block.head + block.queries - strip.heads_left, block.begin - strip.position);
-    }
-    bool seen = true;
-    if (args.stripes) {
-      const int64_t end = std::min<int64_t>(block.count, strip.position + args.ahead + 1 - block.begin);
-      seen = args.stripes->mark(strip.position, block.head + block.queries - strip.heads_left, block.begin, 0,
-                                static_cast<int>(end), HIDDEN, hidden);
-      bias.unit = 1, bias.biases = hidden;
-    }
-    const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
-    if (!seen) {
-      std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
-    } else if (whole) {
-      softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
-    } else {
-      const int64_t oldest = args.oldest(strip.position);
-      const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
-      const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
-      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
-      if (from < to)
-        softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
-      else
-        std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
-    }
-    if (--strip.heads_left > 0) continue;
-    strip.position++, strip.heads_left = block.queries;
-    if (strip.ends) strip.ends++;
-  }
-}
-
-// One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next
-// strip are started before the softmax of this one, so that tiles and vectors work in parallel.
-template <class T, class Kind>
-void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
-                  Kind& kind) {
-  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES);
-  const ScoreTransform soft(args);
-  const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
-  const auto score = [&](int64_t strip, int current) {
-    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
-  };
-  Strip strip{first + lines.at, 0, lines.position, block.queries, lines.ends};
-  score(0, 0);
-  for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
-    if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
-    strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
-    T* weights = mine.weights.data() + current * STRIP * BLOCK;
-    float* steps = mine.steps.data() + current * STRIP;
-    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + current * STRIP * BLOCK, weights, steps);
-    const int64_t some = padded_count(begin);
-    std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
-    std::fill_n(steps + strip.count, some - strip.count, 0.0f);
-    kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
-  }
-}
 
 // Lines of the key-value heads first … last-1 and the positions of a span, block by block over all heads, so that
 // pages are read in memory order. lines: of one query head. stride: lines of a key-value head in memory. after: the
@@ -143,7 +42,10 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
       if (block.begin % SPLIT == 0 && block.begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
       if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
       if constexpr (Kind::HAS_HEIGHT) kind.set_height(own.count);
-      attend_block<T>(args, own, block, mine, (head - first) * stride, kind);
+      if constexpr (Kind::BANDS)
+        attend_bands<T>(args, own, block, mine, (head - first) * stride);
+      else
+        attend_block<T>(args, own, block, mine, (head - first) * stride, kind, block.queries);
     }
   }
 }
@@ -166,6 +68,9 @@ void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& spa
       return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{most});
     if (fits) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
+#endif
+#if defined(__AVX512F__)
+  if (most > FEW_LINES) return attend_span<T>(args, lines, span, after, first, last, stride, ManyLines<T>{});
 #endif
   attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
 }

@@ -57,7 +57,7 @@ void widen_values(const CodeGroup& group, int64_t dim, const float* steps, const
 // Kernel for few lines on int4 pages: four lines or fewer at a time.
 template <class T>
 struct CodeLines {
-  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false;
+  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false, BANDS = false;
 
   // COUNT groups from `group` on. Sums are those of `VectorLines`, in the same order.
   template <int LINES, int COUNT>

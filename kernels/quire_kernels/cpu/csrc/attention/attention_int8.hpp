@@ -79,7 +79,7 @@ inline F16 whole(F16 high, F16 low) { return fma(high, set1(256.0f), low); }
 
 // Kernel for few lines on int8 pages: four lines or fewer at a time.
 struct ByteLines {
-  static constexpr bool COPIES = false, BYTES = true, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false;
+  static constexpr bool COPIES = false, BYTES = true, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false, BANDS = false;
 
   // Two groups at a time; missing ones repeat the last. Keys become unsigned by adding 128, which adds 128 times
   // the sum of the query's bytes.

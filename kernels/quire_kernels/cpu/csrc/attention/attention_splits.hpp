@@ -130,6 +130,7 @@ void end_part(const AttentionArgs& args, const Tile& tile, const Part& part, int
     const int64_t at = (kv_head - first) * stride + l;
     const LineSums current = current_sums(mine, at, width), earlier = earlier_sums(mine, at, width);
     if (part.stored >= 0) return stored_sums(args, tile, part, kv_head, l, stored).copy(current, width);
+    if (*earlier.top == HIDDEN) return put_line(args, current, out.row(token, head));  // there are none
     earlier.add(current, unit, width);
     put_line(args, earlier, out.row(token, head));
   });

@@ -6,18 +6,6 @@ namespace quire {
 
 constexpr int GROUP = 16;
 
-// Prefetches to the second-level cache.
-template <class T>
-inline void prefetch_l2(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-}
-
-// Prefetches to the first-level cache.
-template <class T>
-inline void prefetch_l1(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
-}
-
 // How keys and values are stored; the numbers are those of `BITS` in `quantized_pages.py`.
 enum class Stored : int32_t {
   plain = 0,  // as T, with the layout of `attention/pages.hpp`

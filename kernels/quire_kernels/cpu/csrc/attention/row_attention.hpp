@@ -119,7 +119,7 @@ void attend_row(const AttentionArgs& args, const Lines& lines, int64_t length, P
       block.keys[g] = block.next_keys[g] = row.keys.data() + (block.begin + g * GROUP) * dim;
       block.values[g] = block.next_values[g] = row.values.data() + (block.begin + g * GROUP) * stride;
     }
-    attend_block<T>(args, lines, block, mine, 0, kind);
+    attend_block<T>(args, lines, block, mine, 0, kind, block.queries);
   }
 }
 

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "scratch.hpp"
-#include "vec.hpp"
+#include "vec_quantized.hpp"
 
 namespace quire {
 
@@ -22,7 +22,7 @@ constexpr int64_t BYTES_AHEAD = 4096;
 
 // Prefetches ahead: matrices are too short for the hardware prefetcher to detect the stream in time.
 inline void prefetch_ahead(const void* at) {
-  _mm_prefetch(static_cast<const char*>(at) + BYTES_AHEAD, _MM_HINT_T1);
+  prefetch_l2(static_cast<const char*>(at) + BYTES_AHEAD);
 }
 
 struct Rare {
@@ -82,6 +82,25 @@ class UpperBytes {
 #else
     second = _mm512_or_si512(_mm512_slli_epi16(upper, 8), _mm512_srli_epi16(lower, 8));
 #endif
+  }
+};
+#elif defined(__aarch64__)
+class UpperBytes {
+ public:
+  explicit UpperBytes(const uint8_t* upper) : all_(byte_table(upper)) {}
+
+  void restore(const uint8_t* from, U16 (&units)[GROUP_VECTORS]) const {
+    const U16 numbers = load_units(from + 128);
+    restore_two(load_units(from), looked_up(all_, masked(numbers, 15)), units[0], units[1]);
+    restore_two(load_units(from + 64), looked_up(all_, masked(shifted<-4>(numbers), 15)), units[2], units[3]);
+  }
+
+ private:
+  U16 all_;
+
+  static void restore_two(U16 lower, U16 upper, U16& first, U16& second) {
+    first = merged(masked_words(lower, 0x00ff00ff), masked_words(upper, 0xff00ff00));
+    second = merged(shifted<8>(upper), shifted<-8>(lower));
   }
 };
 #else

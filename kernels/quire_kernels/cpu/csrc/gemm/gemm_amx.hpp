@@ -1,6 +1,6 @@
 // AMX kernels of products: 32 rows by one panel at a time, four tiles of 16 × 16 sums (Intel SDM vol. 1, ch. 18).
 #pragma once
-#include <immintrin.h>
+#include "machine.hpp"
 
 namespace quire {
 
@@ -23,12 +23,12 @@ constexpr int64_t NEAR = 8;  // prefetch distance of a single row's weights in u
 constexpr int64_t AHEAD = 16 * 16;  // prefetch distance in units: 32 KiB
 
 // Prefetches the weights of one step to the second-level cache; beyond the end this is harmless.
-inline void prefetch_l2(const uint32_t* w) {
-  for (int i = 0; i < 32; i++) _mm_prefetch(reinterpret_cast<const char*>(w + i * LANES), _MM_HINT_T1);
+inline void prefetch_units(const uint32_t* w) {
+  for (int i = 0; i < 32; i++) prefetch_l2(w + i * LANES);
 }
 
 // Prefetches a cache line of weights to the first level: without it a single row gets a tenth less bandwidth.
-inline void prefetch_near(const uint32_t* w) { _mm_prefetch(reinterpret_cast<const char*>(w + NEAR * PANEL), _MM_HINT_T0); }
+inline void prefetch_near(const uint32_t* w) { prefetch_l1(w + NEAR * PANEL); }
 
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
@@ -72,7 +72,7 @@ struct AmxTiles {
       _tile_zero(2);
       _tile_zero(3);
       for (int64_t u = 0; u < units; u += 16) {
-        if (tile.fresh) prefetch_l2(w + (u + AHEAD) * PANEL);
+        if (tile.fresh) prefetch_units(w + (u + AHEAD) * PANEL);
         _tile_loadd(6, w + u * PANEL, 4 * PANEL);
         _tile_loadd(4, x + 2 * u, bytes);
         _tile_dpbf16ps(0, 4, 6);

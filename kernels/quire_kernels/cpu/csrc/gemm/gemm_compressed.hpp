@@ -49,9 +49,9 @@ template <int ROWS>
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
   for (int64_t u = 0; u < units; u += 2, stream.at += 2 * stream.step, queue.at += 2 * queue.step) {
-    for (int64_t line = 0; line < 2 * stream.step; line += 64) _mm_prefetch(stream.at + line, _MM_HINT_T0);
-    _mm_prefetch(queue.at, _MM_HINT_T1);
-    _mm_prefetch(queue.at + queue.step, _MM_HINT_T1);
+    for (int64_t line = 0; line < 2 * stream.step; line += 64) prefetch_l1(stream.at + line);
+    prefetch_l2(queue.at);
+    prefetch_l2(queue.at + queue.step);
     U16 w[GROUP_VECTORS];
     reader.next(w);
 #pragma GCC unroll 2

@@ -115,7 +115,7 @@ void prefetch_outputs(const Packed& w, const GemmOutput& to, int64_t panel, int6
   const int64_t bytes = to.wide ? sizeof(float) : sizeof(T), width = w.halves ? LANES : PANEL;
   const char* at = static_cast<const char*>(to.y) + (row * to.stride + panel * width) * bytes;
   for (int64_t r = 0; r < rows; r++, at += to.stride * bytes)
-    for (int64_t line = 0; line < width * bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
+    for (int64_t line = 0; line < width * bytes; line += 64) prefetch_l1(at + line);
 }
 
 }  // namespace quire

@@ -77,10 +77,10 @@ template <int ROWS, int HALVES, int WAYS>
       U16 unit[HALVES];
 #pragma GCC unroll 2
       for (int h = 0; h < HALVES; h++) {
-        _mm_prefetch(stream.at + h * 4 * LANES, _MM_HINT_T0);
+        prefetch_l1(stream.at + h * 4 * LANES);
         unit[h] = load_units(w + k * PANEL + h * LANES);
       }
-      _mm_prefetch(queue.at, _MM_HINT_T1);
+      prefetch_l2(queue.at);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const U16 a = same_unit(rows[r] + 4 * k);

@@ -7,8 +7,8 @@ namespace quire {
 
 // Prefetches two cache lines of weights to the first level.
 inline void prefetch_lines(const char* at) {
-  _mm_prefetch(at, _MM_HINT_T0);
-  _mm_prefetch(at + 64, _MM_HINT_T0);
+  prefetch_l1(at);
+  prefetch_l1(at + 64);
 }
 
 // Positions in ROWS rows at equal distances. An address may be a register plus another one times 1 or 2, so one register
@@ -53,7 +53,7 @@ template <class T, int ROWS>
 #pragma GCC unroll 4
     for (int k = 0; k < UNITS_AT_ONCE; k++, stream.at += stream.step, queue.at += queue.step) {
       prefetch_lines(stream.at);
-      _mm_prefetch(queue.at, _MM_HINT_T1);
+      prefetch_l2(queue.at);
       asm("" : "+r"(stream.at), "+r"(queue.at));  // or compilers keep the positions of all units
       const U16 w0 = load_units(w + k * PANEL), w1 = load_units(w + k * PANEL + LANES);
 #pragma GCC unroll 16

@@ -104,7 +104,7 @@ void pack_panel(const T* const* from, const Packed& shape, int64_t panel, T* out
       for (int lane = 0; lane < LANES; lane++) {
         const T* row = rows[half + lane];
         if (row && count == STEP) {
-          _mm_prefetch(reinterpret_cast<const char*>(row + first + 4 * STEP), _MM_HINT_T0);  // too many rows for hardware
+          prefetch_l1(row + first + 4 * STEP);  // too many rows for hardware
           std::memcpy(lanes[lane], row + first, sizeof lanes[lane]);
         } else {
           std::memset(lanes[lane], 0, sizeof lanes[lane]);

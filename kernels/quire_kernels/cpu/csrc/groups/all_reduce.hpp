@@ -28,7 +28,7 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   const auto arrived = [&](uint64_t now) { return now >= wanted && now >> ROUND_BITS == attempt; };
   for (int64_t spin = 0; spin < member.spins; spin++) {
     if (announced.load(std::memory_order_acquire) >= wanted) break;
-    _mm_pause();
+    cpu_pause();
   }
   const auto began = Clock::now();
   for (;;) {

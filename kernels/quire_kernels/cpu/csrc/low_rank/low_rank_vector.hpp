@@ -11,8 +11,12 @@ namespace quire {
 // Maximum tokens of a tile, with two panels or two sums each.
 #if defined(__AVX512F__)
 constexpr int MAX_TILE_ENTRIES = 12;  // 24 sums, two weights, and x: 27 of 32 registers
+constexpr int MAX_SHRINK_ENTRIES = 6, SUMS = 4;
+constexpr int FEW_ENTRIES = 6;
 #else
 constexpr int MAX_TILE_ENTRIES = 2;
+constexpr int MAX_SHRINK_ENTRIES = 2, SUMS = 2;
+constexpr int FEW_ENTRIES = 1;
 #endif
 
 template <int MAX, class Work>
@@ -23,50 +27,57 @@ inline void with_constant(int64_t rows, Work&& work) {
 }
 
 // Calls work(first, ROWS) for tiles of about equal size that make up `rows`; ROWS is a compile-time constant.
-template <class Work>
+template <int MAX = MAX_TILE_ENTRIES, class Work>
 inline void tiles_of(int64_t rows, Work&& work) {
-  const int64_t tiles = (rows + MAX_TILE_ENTRIES - 1) / MAX_TILE_ENTRIES;
+  const int64_t tiles = (rows + MAX - 1) / MAX;
   for (int64_t i = 0; i < tiles; i++) {
     const int64_t first = rows * i / tiles;
-    with_constant<MAX_TILE_ENTRIES>(rows * (i + 1) / tiles - first, [&](auto count) { work(first, count); });
+    with_constant<MAX>(rows * (i + 1) / tiles - first, [&](auto count) { work(first, count); });
   }
 }
 
 template <class T>
 struct Vectors {
   // out[r] = weights[r] · x[r] · panel, [ROWS][stride], for the next panel of `vectors`, which is also stored
-  // uncompressed at `left` if that is given. Even and odd units are summed separately, because a single row would
+  // uncompressed at `left` if that is given. Neighboring units are summed separately, because a single row would
   // wait for its own sum. (All loops over rows are unrolled: otherwise their sums would be in memory.)
   template <int ROWS>
   static void shrink_rows(const T* const* x, const float* weights, SequentialReader& vectors, int64_t units,
                           uint32_t* left, T* out, int64_t stride) {
     constexpr int P = PER_UNIT<T>;
-    F16 even[ROWS], odd[ROWS];
+    F16 acc[ROWS][SUMS];
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) even[r] = odd[r] = zero();
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+      for (int i = 0; i < SUMS; i++) acc[r][i] = zero();
     for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
       const SequentialReader::Group w = vectors.group();
       if (left) w.store(left + u * LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const T* at = x[r] + u * P;
-        even[r] = dot(dot(even[r], same_unit(at), w.vectors[0], T{}), same_unit(at + 2 * P), w.vectors[2], T{});
-        odd[r] = dot(dot(odd[r], same_unit(at + P), w.vectors[1], T{}), same_unit(at + 3 * P), w.vectors[3], T{});
+#pragma GCC unroll 4
+        for (int i = 0; i < GROUP_VECTORS; i++)
+          acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), w.vectors[i], T{});
       }
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) store(out + r * stride, (even[r] + odd[r]) * set1(weights[r]));
+    for (int r = 0; r < ROWS; r++) {
+      F16 sum = acc[r][0] + acc[r][1];
+      if constexpr (SUMS == 4) sum = sum + (acc[r][2] + acc[r][3]);
+      store(out + r * stride, sum * set1(weights[r]));
+    }
   }
 
   void shrink(const T* const* x, const float* weights, int64_t count, const PackedWeights& adapter, int64_t units,
               T* middle) const {
     static thread_local ScratchBuffer<uint32_t> buffer;
     const int64_t width = adapter.panels * LANES;
-    const bool often = adapter.a.book && count > MAX_TILE_ENTRIES;
+    const bool often = adapter.a.book && count > MAX_SHRINK_ENTRIES;
     if (often) buffer.fit(units * LANES);
     SequentialReader vectors(adapter.a);
     for (int64_t p = 0; p < adapter.panels; p++)
-      tiles_of(count, [&](int64_t r, auto rows) {
+      tiles_of<MAX_SHRINK_ENTRIES>(count, [&](int64_t r, auto rows) {
         T* out = middle + r * width + p * LANES;
         if (!r) return shrink_rows<rows>(x, weights, vectors, units, often ? buffer.data() : nullptr, out, width);
         SequentialReader again = often ? SequentialReader({buffer.data(), nullptr}) : SequentialReader(adapter.a, p * units);
@@ -102,10 +113,50 @@ struct Vectors {
     for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
   }
 
+  // `expand_rows` for panels in groups, which are read in order and decompressed in registers.
+  template <int ROWS, bool WHOLE, class Y>
+  static void expand_groups(const Slice& slice, SequentialReader& vectors, const Entries<Y>& entries, const T* middle,
+                            int64_t width, int64_t at) {
+    const Pair<WHOLE> pair{slice, at};
+    F16 left[ROWS], right[ROWS];
+    Y* y[ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+      y[r] = entries.y.row(entries.tokens[r], 0) + slice.start;
+      pair.load(y[r], entries.weights[r], left[r], right[r]);
+    }
+    add_panel<ROWS>(vectors, slice.units, middle, width, left);
+    if (pair.right) add_panel<ROWS>(vectors, slice.units, middle, width, right);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
+  }
+  template <int ROWS>
+  static void add_panel(SequentialReader& vectors, int64_t units, const T* middle, int64_t width, F16 (&sums)[ROWS]) {
+    for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
+      const SequentialReader::Group w = vectors.group();
+#pragma GCC unroll 4
+      for (int i = 0; i < GROUP_VECTORS; i++)
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+          sums[r] = dot(sums[r], same_unit(middle + r * width + (u + i) * PER_UNIT<T>), w.vectors[i], T{});
+    }
+  }
+  template <int ROWS, class Y>
+  [[gnu::noinline]] static void expand_few(const Slice& slice, const Entries<Y>& entries, const T* middle, int64_t width) {
+    const int64_t outputs = slice.stop - slice.start;
+    const int64_t whole = slice.scale || slice.shift ? 0 : outputs / (2 * LANES) * 2 * LANES;
+    SequentialReader vectors(slice.b);
+    int64_t at = 0;
+    for (; at < whole; at += 2 * LANES) expand_groups<ROWS, true>(slice, vectors, entries, middle, width, at);
+    for (; at < outputs; at += 2 * LANES) expand_groups<ROWS, false>(slice, vectors, entries, middle, width, at);
+  }
+
   // Compressed panels are decompressed pair by pair for the first tile of entries.
   template <class Y>
   void expand(const Slice& slice, const Entries<Y>& entries, const T* middle, int64_t width) const {
     static thread_local ScratchBuffer<uint32_t> buffer;
+    if (entries.count <= FEW_ENTRIES && slice.units && slice.units % GROUP_VECTORS == 0)
+      return with_constant<FEW_ENTRIES>(entries.count, [&](auto rows) { expand_few<rows>(slice, entries, middle + slice.first, width); });
     const int64_t outputs = slice.stop - slice.start, some = slice.outputs_at_once();
     const int64_t whole = slice.scale || slice.shift ? 0 : outputs / (2 * LANES) * 2 * LANES;
     if (slice.b.book) buffer.fit(some * slice.units);

@@ -14,62 +14,14 @@
 #include "moe/experts.hpp"
 #include "quantized/multiply.hpp"
 #include "attention/row_attention.hpp"
+#include "program/instruction.hpp"
 #include "rowwise.hpp"
 #include "sampling/sampling.hpp"
 #include "state/instructions.hpp"
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp, all_reduce };
-
-// Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
-struct View {
-  int32_t buffer, parts;
-  int64_t offset, stride, width;
-};
-
-struct Instruction {
-  Op op;
-  Act act;
-  View in[3];
-  View out;
-  const void *weight, *bias, *stripes;
-  Packed packed;
-  int64_t window, chunk, reach;
-  float factor, softcap;  // eps of a norm, or the scale
-  int32_t layer, angles;
-  int32_t wide;         // weight (of norms) or output (of products) is float32
-  int32_t interleaved;  // rotary
-  int32_t gated;        // product: its EpilogueKind
-  int32_t selected;          // computed only for the selected tokens, which `select` has gathered
-  int32_t of_encoder;   // attention: to the tokens' encoder inputs
-  int32_t group, before;  // attention: as in `AttentionArgs`
-};
-
-struct Step {
-  int32_t is_bf16, threads;
-  int64_t tokens;
-  void* const* buffers;
-  const int64_t* slot_mapping;
-  StepRows rows;
-  void* const *k_pools, *const *v_pools;
-  int64_t page_size;
-  const float* const* cos;
-  const float* const* sin;
-  const int64_t* pairs;  // of each table of cosines and sines
-  const int64_t* const* angle_rows;  // row of the table for each token; null: token t has row t
-  const int64_t* selected;  // tokens, num_selected of them
-  int64_t num_selected;
-  double* seconds;  // accumulated for each instruction; or null
-  Stored stored;  // how keys and values are stored in the pools
-  const StepSegments* const* segments;  // of each adapter runtime; null if it has no adapters in this step
-  StepRows cross_rows;  // one row per token, if the program has cross-attention
-  const int64_t* state_slots;  // of each row
-  void* const* states;         // the program's state tensors
-  int32_t exact;  // attention: as in `AttentionArgs`
-};
-
-constexpr int64_t MIN_TOKENS_BESIDE = 24;  // minimum tokens of a product during which other memory is prefetched
+constexpr int64_t MIN_TOKENS_BESIDE = 8;   // minimum tokens of a product during which other memory is prefetched
 
 template <class T>
 struct Interpreter {
@@ -77,6 +29,7 @@ struct Interpreter {
   Worker& worker;
   int64_t tokens;
   PrefetchQueue& queue;
+  const EarlyRows& early;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -135,7 +88,7 @@ struct Interpreter {
     args.stripes = static_cast<const Stripes*>(i.stripes), args.group = i.group, args.before = i.before;
     args.exact = step.exact != 0;
     (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
-    attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
+    attend<T>(worker, args, i.of_encoder ? step.cross_rows : i.selected == Selected::all ? step.rows : early.rows(), rows(i.in[0]), rows(i.out));
   }
 
   void row_attention(const Instruction& i) const {
@@ -218,7 +171,7 @@ struct Interpreter {
         return compute_experts(worker, tokens, *static_cast<const Mixture*>(i.weight), rows(i.in[0]), rows(i.in[1]),
                                rows(i.in[2]), rows(i.out));
       case Op::select:
-        return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
+        return gather(worker, tokens, early.selected_by(i), rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place
         return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
       case Op::argmax:
@@ -260,7 +213,7 @@ class WeightPrefetcher {
   }
   bool prefetch_some() {
     if (at_ >= end_) return false;
-    for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) _mm_prefetch(at_ + i, _MM_HINT_T1);
+    for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) prefetch_l2(at_ + i);
     at_ += BYTES_AT_ONCE;
     return true;
   }
@@ -272,13 +225,15 @@ class WeightPrefetcher {
 
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
+  const EarlyRows early(step);
   run_parallel(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
     WeightPrefetcher prefetcher;
     PrefetchQueue queue;
     for (int64_t i = 0, next = 0; i < count; i++) {
-      const int64_t tokens = program[i].selected ? step.num_selected : step.tokens;
-      const Interpreter<T> interpreter{step, worker, tokens, queue};
+      const int64_t tokens = early.tokens(program[i]);
+      if (tokens == 0) continue;
+      const Interpreter<T> interpreter{step, worker, tokens, queue, early};
       if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
       interpreter.run(program[i]);
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;

@@ -1,11 +1,11 @@
 // Unpacks blocks of ggml's quantized types (ggml/src/ggml-common.h and ggml-quants.c of llama.cpp) into one byte for
 // each code, and a scale and an offset for each group. `quire_models/gguf/weights/unpack.py` is the reference.
 #pragma once
-#include <immintrin.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+
+#include "machine.hpp"
 
 namespace quire {
 
@@ -22,7 +22,7 @@ struct BlockCodes {
 inline float half_at(const uint8_t* from) {
   uint16_t bits;
   std::memcpy(&bits, from, 2);
-  return _cvtsh_ss(bits);
+  return from_half(bits);
 }
 inline uint32_t word_at(const uint8_t* from) {
   uint32_t word;
@@ -47,12 +47,16 @@ inline void add_fields(const uint8_t* from, uint8_t* codes) {
 
 // 32 codes from a bit each: their bit 4.
 inline void add_fifth_bits(const uint8_t* from, uint8_t* codes) {
+#if defined(__AVX2__)
   const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const __m256i bits = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
   const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(word_at(from))), bytes);
   const __m256i found = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bits), bits);
   auto* const to = reinterpret_cast<__m256i*>(codes);
   _mm256_storeu_si256(to, _mm256_or_si256(_mm256_loadu_si256(to), _mm256_and_si256(found, _mm256_set1_epi8(16))));
+#else
+  for (int i = 0; i < 32; i++) codes[i] = static_cast<uint8_t>(codes[i] | (from[i / 8] >> i % 8 & 1) << 4);
+#endif
 }
 
 // Eight scales and minima of six bits in twelve bytes.

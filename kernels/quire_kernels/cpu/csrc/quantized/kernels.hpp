@@ -11,7 +11,7 @@ constexpr int64_t AHEAD_BYTES = 4096;
 
 inline void prefetch_block(const uint8_t* at, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += LINE_BYTES)
-    _mm_prefetch(reinterpret_cast<const char*>(at + AHEAD_BYTES + line), _MM_HINT_T0);
+    prefetch_l1(at + AHEAD_BYTES + line);
 }
 
 // Scales or offsets of 32 outputs.

@@ -46,7 +46,7 @@ void multiply_panel(const Quantized& q, StepReader& reader, const uint8_t* at, c
       add_products<Products>(rows, 0, count, w);
       rows.x += q.step * element, rows.steps += sizeof(StepOfRow);
       for (int64_t line = 0; line < count; line += ROWS_PER_PREFETCH, queue.at += queue.step)
-        _mm_prefetch(queue.at, _MM_HINT_T1);
+        prefetch_l2(queue.at);
     }
   }
 }

@@ -25,14 +25,14 @@ inline float factor_of(const float* scales, const float* offsets, int64_t groups
 
 inline void put_scale(const Quantized& q, float x, int64_t lane, uint8_t* to) {
   if (q.wide) return void(std::memcpy(to + lane * 4, &x, 4));
-  const uint16_t half = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+  const uint16_t half = to_half(x);
   std::memcpy(to + lane * 2, &half, 2);
 }
 inline float get_scale(const Quantized& q, const uint8_t* from, int64_t lane) {
   float x;
   uint16_t half;
   if (q.wide) return std::memcpy(&x, from + lane * 4, 4), x;
-  return std::memcpy(&half, from + lane * 2, 2), _cvtsh_ss(half);
+  return std::memcpy(&half, from + lane * 2, 2), from_half(half);
 }
 
 // The byte that is stored for each code.
@@ -50,6 +50,7 @@ struct StoredCodes {
 
 // Sixteen codes of each of 32 lanes become [unit][lane][4], as stored.
 inline void interleave_codes(const uint8_t (*codes)[CODE_BLOCK], const StoredCodes& stored, uint8_t* to) {
+#if defined(__x86_64__)
   const __m128i shift = _mm_set1_epi8(static_cast<char>(stored.of[0]));
   for (int lane = 0; lane < PANEL; lane += 4) {
     __m128i rows[4];
@@ -68,6 +69,10 @@ inline void interleave_codes(const uint8_t (*codes)[CODE_BLOCK], const StoredCod
                               _mm_unpacklo_epi64(high01, high23), _mm_unpackhi_epi64(high01, high23)};
     for (int u = 0; u < 4; u++) _mm_store_si128(reinterpret_cast<__m128i*>(to + u * UNIT_BYTES + 4 * lane), units[u]);
   }
+#else
+  for (int lane = 0; lane < PANEL; lane++)
+    for (int i = 0; i < CODE_BLOCK; i++) to[i / 4 * UNIT_BYTES + lane * 4 + i % 4] = stored.of[codes[lane][i]];
+#endif
 }
 
 // The same for float8, whose lanes lie together for each input.
@@ -79,13 +84,10 @@ inline void interleave_floats(const uint8_t (*codes)[CODE_BLOCK], const Quantize
 
 // A bit for each bit that a code has of those that must not be set.
 inline uint8_t bits_of(const uint8_t (*codes)[CODE_BLOCK]) {
-  __m128i any = _mm_setzero_si128();
+  uint8_t any[CODE_BLOCK] = {}, bits = 0;
   for (int lane = 0; lane < PANEL; lane++)
-    any = _mm_or_si128(any, _mm_load_si128(reinterpret_cast<const __m128i*>(codes[lane])));
-  alignas(16) uint8_t bytes[16];
-  _mm_store_si128(reinterpret_cast<__m128i*>(bytes), any);
-  uint8_t bits = 0;
-  for (const uint8_t byte : bytes) bits |= byte;
+    for (int i = 0; i < CODE_BLOCK; i++) any[i] |= codes[lane][i];
+  for (const uint8_t byte : any) bits |= byte;
   return bits;
 }
 

@@ -23,9 +23,9 @@ struct PreparedTile {
 
 // Prefetches the bytes of one step of a stream: usually no more than two lines.
 inline void prefetch_step(const PrefetchStream& stream) {
-  _mm_prefetch(stream.at, _MM_HINT_T0);
-  _mm_prefetch(stream.at + LINE_BYTES, _MM_HINT_T0);
-  for (int64_t line = 2 * LINE_BYTES; line < stream.step; line += LINE_BYTES) _mm_prefetch(stream.at + line, _MM_HINT_T0);
+  prefetch_l1(stream.at);
+  prefetch_l1(stream.at + LINE_BYTES);
+  for (int64_t line = 2 * LINE_BYTES; line < stream.step; line += LINE_BYTES) prefetch_l1(stream.at + line);
 }
 
 // The products of ROWS rows with a panel times `factors`, [ROWS][32]. next, queue: prefetched beside each step.
@@ -65,7 +65,7 @@ void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, con
       }
     });
     prefetch_step(next);
-    _mm_prefetch(queue.at, _MM_HINT_T1);
+    prefetch_l2(queue.at);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       const F16 x_scale = set1(step_of(r).scale);

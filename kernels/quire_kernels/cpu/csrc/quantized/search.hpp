@@ -37,7 +37,7 @@ inline F16 as_stored(F16 x, StoredAs stored) {
   if (stored == StoredAs::bfloat16) return rounded<bf16>(x);
   float lanes[LANES];
   store(lanes, x);
-  for (float& lane : lanes) lane = _cvtsh_ss(_cvtss_sh(lane, _MM_FROUND_TO_NEAREST_INT));
+  for (float& lane : lanes) lane = from_half(to_half(lane));
   return load(lanes);
 }
 

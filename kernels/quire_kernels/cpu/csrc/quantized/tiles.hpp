@@ -122,7 +122,7 @@ void add_chunk(const RowsOfChunk& rows, int64_t steps, const TileChunk& chunk, P
 #pragma GCC unroll 16
     for (int64_t r = 0; r < ROWS; r++) totals[r] = load(rows.totals + r * PANEL + lane);
     for (int64_t step = 0; step < steps + BEHIND; step++, stream.at += stream.step) {
-      for (int64_t line = 0; line < stream.step; line += LINE_BYTES) _mm_prefetch(stream.at + line, _MM_HINT_T1);
+      for (int64_t line = 0; line < stream.step; line += LINE_BYTES) prefetch_l2(stream.at + line);
       if (step < steps)
         tile_sums<ROWS>(step % 2, rows.x + step * rows.step, rows.stride,
                         chunk.codes + step * rows.step * PANEL + lane * 4, sums[step % SLOTS]);

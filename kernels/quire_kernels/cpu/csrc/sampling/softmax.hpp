@@ -38,7 +38,11 @@ struct LineBias {
 // because the maximum may be exceeded by SLACK (as in FlashAttention-4): float32 has enough range above 1.
 inline void raise_maximum(const ScoreTransform& soft, F16 best, float& top, float* totals, float* out, int64_t stride) {
   const float now = largest(best);
-  const F16 shrink = exp2<float>(set1((top - now) * soft.unit));  // 0 at first
+  if (!any_above(load(totals), 0)) {  // the first scores: sums and output are 0
+    top = now;
+    return;
+  }
+  const F16 shrink = exp2<float>(set1((top - now) * soft.unit));
   for (int64_t i = 0; i < stride; i += LANES) store(out + i, load(out + i) * shrink);
   store(totals, load(totals) * shrink);
   top = now;

@@ -1,4 +1,4 @@
-"""The methods of `LLM` that free memory and get it back: sleep, further models, the end."""
+"""The methods of `LLM` that free memory and take it again: sleep, wake up, load, unload, close."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 WEIGHTS, KV_CACHE = TAGS = ("weights", "kv_cache")
 
 
-class ChangingLLM:
-    """What `LLM` inherits.
-
-    models: those that `load` has loaded, by name. arguments: those that this model was opened with.
-    """
+class LLMLifecycle:
+    """Base class of `LLM`. models: those that `load` has loaded, by name. arguments: those of this `LLM`."""
 
     requests: OfflineRequests
     _parts: LLMParts

@@ -1,0 +1,167 @@
+// The lines of a tile and one block of positions: scores, weights, sums of values.
+#pragma once
+#include "attention/attention_vector.hpp"
+#include "sampling/softmax.hpp"
+
+namespace quire {
+
+// Some lines of a tile: `count` lines starting at `at` among those of one query head, or of some that are computed
+// together; the token of the first is at `position`. ends: ends of the visible positions of that token and the
+// following ones, unless implied by their positions.
+struct Lines {
+  int64_t at, count, position;
+  const int32_t* ends = nullptr;
+
+  Lines of(int64_t queries) const { return {at * queries, count * queries, position, ends}; }
+};
+
+// The lines of one head that are processed together in a block: `count` lines starting at `at` in memory.
+struct Strip {
+  // position of the first line's token, and number of remaining lines of that token
+  int64_t at, count, position, heads_left;
+  const int32_t* ends;                      // as in `Lines`, starting with that token
+};
+
+// Stores the weights of one line in the form that `values` reads.
+template <class Kind, class T>
+inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* weights, [[maybe_unused]] float& step) {
+  if constexpr (Kind::BYTES) {
+    step = halve_weights(w, block.finite, reinterpret_cast<uint8_t*>(weights));
+  } else {
+    for (int g = 0; g < GROUPS; g += 2) store(weights + g * GROUP, w[g], w[g + 1]);
+  }
+}
+
+// Converts the scores of a strip to weights, line by line.
+template <class Kind, class T>
+void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
+                  Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+  const int64_t stride = padded(args.v.dim, LANES);
+  const bool bounded = args.window != 0 || args.chunk != 0;
+  const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
+  LineBias bias;
+  alignas(64) float hidden[BLOCK] = {};
+  for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
+    const int64_t at = strip.at + l;
+    float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
+    if (soft.slopes) {
+      bias.slope = soft.raw(soft.slopes[block.head + block.queries - strip.heads_left]);
+      bias.distance = static_cast<float>(block.begin - strip.position);
+    }
+    if (args.biases) {
+      bias.unit = soft.raw(1.0f);
+      bias.biases = args.biases_of(block.head + block.queries - strip.heads_left, block.begin - strip.position);
+    }
+    bool seen = true;
+    if (args.stripes) {
+      const int64_t end = std::min<int64_t>(block.count, strip.position + args.ahead + 1 - block.begin);
+      seen = args.stripes->mark(strip.position, block.head + block.queries - strip.heads_left, block.begin, 0,
+                                static_cast<int>(end), HIDDEN, hidden);
+      bias.unit = 1, bias.biases = hidden;
+    }
+    const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
+    if (!seen) {
+      std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
+    } else if (whole) {
+      softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
+    } else {
+      const int64_t oldest = args.oldest(strip.position);
+      const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
+      const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
+      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
+      if (from < to)
+        softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
+      else
+        std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
+    }
+    if (--strip.heads_left > 0) continue;
+    strip.position++, strip.heads_left = block.queries;
+    if (strip.ends) strip.ends++;
+  }
+}
+
+// One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next
+// strip are started before the softmax of this one, so that tiles and vectors work in parallel. heads_left: as in
+// `Strip`, of the first line.
+template <class T, class Kind>
+void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
+                  Kind& kind, int64_t heads_left) {
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES);
+  const ScoreTransform soft(args);
+  const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
+  const auto score = [&](int64_t strip, int current) {
+    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
+  };
+  Strip strip{first + lines.at, 0, lines.position, heads_left, lines.ends};
+  score(0, 0);
+  for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
+    if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
+    strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
+    T* weights = mine.weights.data() + current * STRIP * BLOCK;
+    float* steps = mine.steps.data() + current * STRIP;
+    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + current * STRIP * BLOCK, weights, steps);
+    const int64_t some = padded_count(begin);
+    std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
+    std::fill_n(steps + strip.count, some - strip.count, 0.0f);
+    kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
+  }
+}
+
+#if defined(__AVX512F__)
+
+// Scores and weights of the band that begins with line `l` of `lines`; returns how many groups its lines see.
+template <class T>
+int weigh_band(const AttentionArgs& args, const ScoreTransform& soft, const Lines& lines, const Block<T>& block, Scratch<T>& mine,
+               int64_t first, int64_t l, const void* ahead, T* weights) {
+  using Kind = ManyLines<T>;
+  const int64_t at = first + lines.at + l, token = l / block.queries, newest = (l + Kind::LINES - 1) / block.queries;
+  const T* q = mine.q.data() + at * args.k.dim;
+  float* scores = mine.scores.data();
+  Strip strip{at, Kind::LINES, lines.position + token, (token + 1) * block.queries - l, lines.ends ? lines.ends + token : nullptr};
+  const int64_t end = lines.ends ? *std::max_element(strip.ends, lines.ends + newest + 1) : lines.position + newest + args.ahead + 1;
+  const auto groups = static_cast<int>(std::clamp<int64_t>((end - block.begin + GROUP - 1) / GROUP, 0, block.groups()));
+  if (groups == GROUPS)
+    Kind::score(q, args.k.dim, block, ahead, scores);
+  else
+    for (int g = 0; g < groups; g++) Kind::score_group(q, args.k.dim, block.keys[g], scores + g * GROUP);
+  if (groups) softmax_strip<Kind>(args, soft, strip, block, mine, scores, weights, mine.steps.data());
+  return groups;
+}
+
+// `attend_block` for tiles of many lines.
+template <class T>
+void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first) {
+  using Kind = ManyLines<T>;
+  constexpr int64_t COUNT = Kind::LINES;
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / COUNT;
+  const ScoreTransform soft(args);
+  const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales && block.count == BLOCK;
+  const bool whole = plain && lines.position + args.ahead + 1 >= block.begin + BLOCK;
+  T *weights = mine.weights.data(), *last_weights = weights + STRIP * BLOCK;
+  float* last = nullptr;  // the output of the band whose values are not yet added
+  int last_groups = 0;
+  for (int64_t band = 0; band < bands; band++) {
+    const int64_t l = band * COUNT, at = first + lines.at + l;
+    float* out = mine.out.data() + at * stride;
+    const T* q = mine.q.data() + at * dim;
+    const void* ahead = band < GROUPS ? static_cast<const void*>(block.next_keys[band]) : out;
+    int groups = GROUPS;
+    const bool simple = whole && mine.top[at] != HIDDEN;  // the first scores raise the maximum
+    if (!simple || !Kind::weigh(q, dim, block, ahead, soft, mine.top.data() + at, mine.totals.data() + at * LANES, weights))
+      groups = weigh_band(args, soft, lines, block, mine, first, l, ahead, weights);
+    if (groups == 0) continue;
+    const void* behind = band <= GROUPS ? static_cast<const void*>(block.next_values[std::max<int64_t>(0, band - 1)]) : q + COUNT * dim;
+    if (last) Kind::add_values(last_weights, block, last_groups, behind, stride, last);
+    std::swap(weights, last_weights), last = out, last_groups = groups;
+  }
+  if (last) Kind::add_values(last_weights, block, last_groups, last, stride, last);
+  const int64_t rest = bands * COUNT, token = rest / block.queries;
+  if (rest == lines.count) return;
+  VectorLines<T> kind;
+  const Lines others{lines.at + rest, lines.count - rest, lines.position + token, lines.ends ? lines.ends + token : nullptr};
+  attend_block<T>(args, others, block, mine, first, kind, (token + 1) * block.queries - rest);
+}
+
+#endif
+
+}  // namespace quire
