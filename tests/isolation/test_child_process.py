@@ -63,8 +63,13 @@ def test_the_end_of_the_process_is_the_end_of_its_replies(child: ChildProcess) -
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no idle priority")
 @pytest.mark.usefixtures("fresh_processes")
-def test_a_process_has_idle_priority_from_its_start() -> None:
-    policy = "import os, socket; socket.socket(fileno=0).sendall(bytes([0] * 7 + [1, os.sched_getscheduler(0)]))"
+def test_a_process_may_have_idle_priority_from_its_start() -> None:
+    policy = """
+import os, socket
+connection = socket.socket(fileno=0)
+connection.recv(8)  # sent after the priority was set
+connection.sendall(bytes([0] * 7 + [1, os.sched_getscheduler(0)]))
+"""
     for at_idle_priority, wanted in ((True, os.SCHED_IDLE), (False, os.SCHED_OTHER)):
         child = ChildProcess(["-c", policy], bare_environment(), at_idle_priority=at_idle_priority)
         assert child.ask(b"", 60.0) == (bytes([wanted]), None)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from quire.isolation.idle_thread import call_when_idle
+from quire.isolation.idle_thread import run_when_idle
 
 LENGTH = struct.Struct(">Q")
 MAX_REPLY = 1 << 30
@@ -74,19 +74,17 @@ class ChildProcess:
         self._max_files = int(receives_files)
         self._socket, theirs = socket.socketpair()
         with theirs:
-
-            def start() -> subprocess.Popen[bytes]:
-                return subprocess.Popen(
-                    [sys.executable, *arguments],
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=subprocess.DEVNULL if quiet else None,
-                    env=dict(environment),
-                    start_new_session=new_session,
-                    process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
-                )
-
-            self._process = call_when_idle(start) if at_idle_priority else start()
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL if quiet else None,
+                env=dict(environment),
+                start_new_session=new_session,
+                process_group=None if new_session else 0,  # Ctrl-C in the terminal is for the server to handle
+            )
+        if at_idle_priority:
+            run_when_idle(self._process.pid)
 
     def ask(self, request: bytes, timeout_s: float) -> tuple[bytes, int | None]:
         """The reply to a request, and the descriptor of the file that it carries.

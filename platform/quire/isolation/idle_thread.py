@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
-def run_when_idle() -> None:
+def run_when_idle(process: int | None = None) -> None:
     """Schedule the calling thread only on cores that no other thread wants. Only Linux can do this for a thread.
+
+    process: id of a process that has just been started, instead of the calling thread.
 
     `nice` is not enough: a niced thread still preempts a step for milliseconds. SCHED_IDLE cannot deadlock: if an
     idle-priority thread holds a lock that a step needs, the step blocks and the core becomes free for it.
     """
     with suppress(AttributeError, OSError):
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
-
-
-def call_when_idle(function: Callable[[], T]) -> T:
-    """`function()`, called in a thread of idle priority, which threads and processes that it starts inherit."""
-    with ThreadPoolExecutor(1, initializer=run_when_idle) as pool:
-        return pool.submit(function).result()
+        os.sched_setscheduler(process or threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 
 _changes_threads = threading.Lock()
