@@ -42,9 +42,11 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
       if (block.begin % SPLIT == 0 && block.begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
       if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, block.begin)) continue;
       if constexpr (Kind::HAS_HEIGHT) kind.set_height(own.count);
+#if defined(__AVX512F__)
       if constexpr (Kind::BANDS)
         attend_bands<T>(args, own, block, mine, (head - first) * stride);
       else
+#endif
         attend_block<T>(args, own, block, mine, (head - first) * stride, kind, block.queries);
     }
   }
