@@ -84,7 +84,7 @@ class Follower:
         self._position = RankPosition.from_config(start.config, start.rank)
         self._commands: SimpleQueue[Any] = SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, "adapter-reader")
-        self._ended = threading.Event()
+        self._ended, self._has_adapters = threading.Event(), threading.Event()
         self._isolated = IsolatedCalls(start.config.lora_load_timeout_s)
         self._runner: FollowingRunner | None = None
         self._threads = ReadingThreads(channel.send)
@@ -108,6 +108,7 @@ class Follower:
             self._end_waits()
         finally:
             self._ended.set()
+            self._has_adapters.set()
             self._readers.shutdown(wait=False, cancel_futures=True)
             self._isolated.close()
             self._channel.close()
@@ -127,6 +128,7 @@ class Follower:
             self._loaded.module,
         )
         self._adapters = FollowedAdapters(runtimes, self._threads)
+        self._has_adapters.set()
         self._channel.send(RankLoaded(model_digest(self._loaded), self._loaded.weight_bytes))
 
     def _do(self, command: Any) -> None:
@@ -238,6 +240,9 @@ class Follower:
                 self._commands.put(command)
 
     def _read(self, command: ReadAdapter) -> None:
+        self._has_adapters.wait()  # the leader may have loaded the model before this rank has
+        if self._ended.is_set():
+            return
         error = self._adapters.read(command)
         with suppress(OSError):  # the leader is gone
             self._channel.send(AdapterRead(command.handle, error))
