@@ -20,13 +20,13 @@ class AdapterTokens:
         self._tokens: dict[str, dict[tuple[AdapterRef, ...], int]] = {}
 
     def add_request(self, request: Request) -> None:
-        queue_key = QueueKey.of(request)
+        queue_key = QueueKey.from_request(request)
         self._num_requests[queue_key] += 1
         own = self._tokens.setdefault(request.client, {})
         own.setdefault(queue_key.adapters, min(own.values(), default=0))
 
     def remove_request(self, request: Request) -> None:
-        queue_key = QueueKey.of(request)
+        queue_key = QueueKey.from_request(request)
         self._num_requests[queue_key] -= 1
         if not self._num_requests[queue_key]:
             del self._num_requests[queue_key]

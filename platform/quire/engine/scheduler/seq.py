@@ -29,7 +29,7 @@ class QueueKey(NamedTuple):
     adapters: tuple[AdapterRef, ...]
 
     @classmethod
-    def of(cls, request: Request) -> QueueKey:
+    def from_request(cls, request: Request) -> QueueKey:
         return cls(request.client, tuple(use.ref for use in request.adapters))
 
 
@@ -177,7 +177,7 @@ class Seq:
     queue_key: QueueKey = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queue_key = QueueKey.of(self.group.request)
+        self.queue_key = QueueKey.from_request(self.group.request)
         self.client = self.queue_key.client
 
     @property
