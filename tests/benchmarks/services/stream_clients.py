@@ -23,7 +23,11 @@ END = b"data: [DONE]"
 @dataclass(frozen=True)
 class Load:
     """Streams of one key: of `clients` that each ask when their last stream has ended, or `rate` a second that begin at
-    random times, which `seed` decides."""
+    random times, which `seed` decides.
+
+    answer_tokens: the mean. An answer has from half as many to one and a half, evenly distributed: those of equal
+    length would begin and end in the same steps if one client asks for all of them.
+    """
 
     key: str
     prompt_tokens: int
@@ -99,7 +103,9 @@ class _Clients:
 
     def _request(self) -> bytes:
         ids = random.choices(range(100, 300), k=self._load.prompt_tokens)  # differs, so that no prefix is cached
-        body = {"model": self._phase.model, "prompt": ids, "max_tokens": self._load.answer_tokens}
+        mean = self._load.answer_tokens
+        answer_tokens = random.randint(mean // 2, mean + mean // 2)
+        body = {"model": self._phase.model, "prompt": ids, "max_tokens": answer_tokens}
         body |= {"ignore_eos": True, "stream": True, "return_token_ids": True}
         data = json.dumps(body).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._load.key}\r\n"

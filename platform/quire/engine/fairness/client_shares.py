@@ -122,7 +122,8 @@ class ClientShares:
         return unless_all(full, waiting) | clients.ahead(waiting) | spent
 
     def divide(self, limit: int, max_background: int, first: Seq | None = None) -> dict[str, int]:
-        """Tokens of the next step by client: for those in the background what the others leave.
+        """Tokens of the next step by client, for those in the background what the others leave; empty if the step
+        suffices for all.
 
         max_background: at most so many tokens are for the background while other clients have requests. first: a seq
         of another client that the step begins. The step is kept short then: the prompts of floods wait for the next.
@@ -130,6 +131,8 @@ class ClientShares:
         demands = self._demands(limit)
         if first is None:
             self._state.clients.find_leaders()
+            if sum(demands.values()) <= limit and not any(map(in_background, demands)):
+                return {}
         else:
             for client in self._floods(first.client):
                 most = max(MIN_TOKENS, min(first.num_tokens, self._state.clients.places.num_running[client]))
@@ -155,10 +158,11 @@ class ClientShares:
 
         Of the seqs that wait only those count that there is a place for among the running ones.
         """
-        state, places, demands = self._state, self._state.clients.places, dict[str, int]()
+        state, places = self._state, self._state.clients.places
+        demands = dict(places.num_running)  # most running seqs need one token
         for seq in state.running.values():
-            if seq.candidates is None:
-                demands[seq.client] = demands.get(seq.client, 0) + max(1, len(seq.tokens) - seq.computed)
+            if (rest := len(seq.tokens) - seq.computed) > 1 or seq.candidates is not None:
+                demands[seq.client] += (0 if seq.candidates is not None else rest) - 1
         num_unclaimed = places.num_unclaimed
         for queue in (state.swapped, state.waiting):
             for queue_key in queue.heads:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire.engine.fairness.adapter_tokens import AdapterTokens
 from quire.engine.fairness.client_places import ClientPlaces
 from quire.engine.fairness.shares import less_urgent
-from quire.engine.scheduler.seq import QueueKey
-from quire.types import Request, in_background
+from quire.engine.scheduler.seq import QueueKey, Seq
+from quire.types import Chunk, Request, in_background
 
 CREDIT = 2
 """Tolerances that a client without waiting seqs may be behind the one with the most tokens, for a burst."""
@@ -72,6 +72,16 @@ class ClientTokens:
     def num_requests(self, client: str) -> int:
         """Unfinished requests of a client."""
         return self._num_requests[client]
+
+    def count(self, chunks: Sequence[Chunk], seqs: Mapping[int, Seq]) -> None:
+        """Count the tokens of planned chunks. seqs: by id."""
+        if self.num_clients < 2:
+            return
+        counts = Counter[QueueKey]()
+        for chunk in chunks:
+            counts[seqs[chunk.seq_id].queue_key] += len(chunk.token_ids)
+        for queue_key, num_tokens in counts.items():
+            self.add_tokens(queue_key, num_tokens)
 
     def add_tokens(self, queue_key: QueueKey, num_tokens: int) -> None:
         """Count tokens computed for a client with its set of adapters."""

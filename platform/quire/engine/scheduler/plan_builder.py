@@ -13,8 +13,8 @@ class PlanBuilder:
 
     budget: tokens left. hard_budget: tokens left of --max-num-batched-tokens, for a medium that must be computed in one
     step. blocked: the next seq was not admitted for want of pages, budget or a place among the running seqs. shares:
-    tokens left by client, if several have work. late: clients that were preempted in this step, and so come last.
-    ahead: whether seqs in flight get chunks.
+    tokens left by client, if several clients want more than the budget. late: clients that were preempted in this step,
+    and so come last. ahead: whether seqs in flight get chunks.
     """
 
     budget: int

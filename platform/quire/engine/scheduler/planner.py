@@ -177,6 +177,7 @@ class Planner:
             spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
             if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
                 starved = True
+        self._state.clients.count(builder.chunks, self._state.seqs)
         if starved:  # seqs without a chunk come first in the next step
             for chunk in builder.chunks:
                 running[chunk.seq_id] = running.pop(chunk.seq_id)
@@ -215,7 +216,6 @@ class Planner:
         builder.hard_budget -= end - start
         if builder.shares:
             builder.shares[seq.client] = builder.shares.get(seq.client, 0) - (end - start)
-            self._state.clients.add_tokens(seq.queue_key, end - start)
         return True
 
     def _align_to_media(self, seq: Seq, start: int, end: int, max_tokens: int) -> int:
@@ -227,7 +227,10 @@ class Planner:
     def _schedule_waiting(self, builder: PlanBuilder) -> None:
         """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
         builder.blocked = False
-        while builder.budget and (seq := self._candidates.first(builder.shares, builder.late)) is not None:
+        running, max_num_seqs = self._state.running, self._limits.max_num_seqs
+        while builder.budget and not (builder.chunks and len(running) >= max_num_seqs):
+            if (seq := self._candidates.first(builder.shares, builder.late)) is None:
+                return
             hits = self._match_if_fits(seq, builder)
             if hits is None:
                 builder.blocked = True
@@ -237,7 +240,8 @@ class Planner:
             for member in self._state.admit(seq, hits):
                 if not builder.budget or self._tables.num_pages_needed(member) > self._pool.available:
                     return  # such a fork waits for the next step, where `_preempt_until_fit` comes first
-                self._schedule_chunk(member, builder)
+                if self._schedule_chunk(member, builder):
+                    self._state.clients.count(builder.chunks[-1:], self._state.seqs)
 
     def _match_if_fits(self, seq: Seq, builder: PlanBuilder) -> list[int] | None:
         """The cached pages that a seq can begin with, or None if it does not fit now.
