@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from quire.engine.fairness.shares import complete, max_min_shares, over_share, unless_all
 from quire.engine.scheduler.seq import QueueKey, Seq, SeqGroup
@@ -121,22 +121,18 @@ class ClientShares:
         full = {client for client in waiting if places.num_running[client] >= places.share(client)}
         return unless_all(full, waiting) | clients.ahead(waiting) | spent
 
-    def divide(self, limit: int, max_background: int, first: Seq | None = None) -> dict[str, int]:
+    def divide(self, limit: int, max_background: int, first: Seq | None) -> dict[str, int]:
         """Tokens of the next step by client, for those in the background what the others leave; empty if the step
         suffices for all.
 
         max_background: at most so many tokens are for the background while other clients have requests. first: a seq
-        of another client that the step begins. The step is kept short then: the prompts of floods wait for the next.
+        that the step begins. The step is kept short then: the prompts of floods wait for the next.
         """
-        demands = self._demands(limit)
-        if first is None:
-            self._state.clients.find_leaders()
-            if sum(demands.values()) <= limit and not any(map(in_background, demands)):
-                return {}
-        else:
-            for client in self._floods(first.client):
-                most = max(MIN_TOKENS, min(first.num_tokens, self._state.clients.places.num_running[client]))
-                demands[client] = min(demands.get(client, 0), most)
+        demands, floods = self._demands(limit), self._floods(first) if first is not None else {}
+        if not floods and sum(demands.values()) <= limit and not any(map(in_background, demands)):
+            return {}
+        for client, most in floods.items():
+            demands[client] = min(demands.get(client, 0), most)
         others = self._state.clients.by_tokens({c: demands[c] for c in demands if not in_background(c)})
         shares = max_min_shares(limit, others, self._state.clients.weights)
         complete(shares, others, self._state.clients.places.num_running, limit)
@@ -144,14 +140,18 @@ class ClientShares:
         behind = {client: demands[client] for client in demands if client not in others}
         return shares | max_min_shares(min(left, max_background) if others else left, behind)
 
-    def _floods(self, client: str) -> Iterator[str]:
-        """The other clients that run more seqs than their part by weight, have requests for more than their share, and
-        have got at least as many tokens: while a client has got fewer, its prompts do not wait."""
+    def _floods(self, first: Seq) -> dict[str, int]:
+        """Tokens of this step for each other client that runs more seqs than its part by weight, has requests for more
+        than its share, and has got at least as many tokens: while a client has got fewer, its prompts do not wait."""
         tokens, places = self._state.clients.tokens, self._state.clients.places
-        for each, count in places.num_running.items():
-            over = each != client and count > places.part(each) and places.wants_more(each)
-            if over and tokens.get(each, 0.0) >= tokens[client]:
-                yield each
+        return {
+            client: max(MIN_TOKENS, min(first.num_tokens, count))
+            for client, count in places.num_running.items()
+            if client != first.client
+            and count > places.part(client)
+            and places.wants_more(client)
+            and tokens.get(client, 0.0) >= tokens[first.client]
+        }
 
     def _demands(self, limit: int) -> dict[str, int]:
         """Tokens that each client could use in the next step, up to `limit`.
@@ -168,7 +168,7 @@ class ClientShares:
             for queue_key in queue.heads:
                 client = queue_key.client
                 count = num_unclaimed + max(0, places.share(client) - places.num_running[client])
-                for seq in queue.first(queue_key, count):
+                for seq in queue.first(queue_key, count) if count else ():
                     if demands.get(client, 0) >= limit:
                         break
                     demands[client] = demands.get(client, 0) + max(1, len(seq.tokens) - seq.computed)

@@ -88,7 +88,8 @@ class Planner:
         state = self._state
         self._preempt_until_fit(builder.ahead)
         if state.clients.num_clients > 1:
-            self._preempt_over_share(builder, max_background)
+            first = self._preempt_over_share(builder)
+            builder.shares = self._shares.divide(builder.budget, max_background, first)
         self._schedule_running(builder)
         self._schedule_waiting(builder)
         if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
@@ -113,18 +114,18 @@ class Planner:
         while sum(num_pages_needed(s) for s in running.values() if s.may_compute(ahead)) > self._pool.available:
             self._preempt(self._choose_victim(running.values()))
 
-    def _preempt_over_share(self, builder: PlanBuilder, max_background: int) -> None:
-        """Divide the step, and preempt seqs of clients above their share until the next seqs of the others fit.
+    def _preempt_over_share(self, builder: PlanBuilder) -> Seq | None:
+        """Preempt seqs of clients above their share until the next seqs of the others fit. Returns the first of these.
 
         A client is only brought down to its share, and a seq samples a token before it is preempted again, so that two
         clients cannot keep preempting each other.
         """
-        builder.shares = self._shares.divide(builder.budget, max_background)
+        self._state.clients.find_leaders()
         num_due = self._shares.num_due(builder.budget)
-        seq = self._candidates.first(builder.shares, builder.late) if num_due else None
+        seq = self._candidates.first({}, builder.late) if num_due else None
         places = self._state.clients.places
         if seq is None or in_background(seq.client) or places.num_running[seq.client] >= places.share(seq.client):
-            return
+            return None
         while self._state.running and (client := self._client_in_the_way(seq, num_due)) is not None:
             own = [each for each in self._state.running.values() if each.client == client]
             if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
@@ -133,7 +134,7 @@ class Planner:
             self._preempt(victim)
             victim.yielded_at = victim.num_tokens
             builder.late.add(client)
-        builder.shares = self._shares.divide(builder.budget, max_background, seq)
+        return seq
 
     def _client_in_the_way(self, seq: Seq, num_due: int) -> str | None:
         """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one.
