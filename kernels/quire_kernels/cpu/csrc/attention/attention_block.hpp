@@ -177,12 +177,14 @@ template <class T>
 void copy_values(const T* values, int present, int64_t dim, int64_t stride, T* copy) {
   constexpr int P = PER_UNIT<T>;
   for (int u = 0; u < GROUP / P; u++) {
+    const T* from = values + u * dim * P;
     T* row = copy + u * stride * P;
-    std::memcpy(row, values + u * dim * P, dim * P * sizeof(T));
-    if (stride > dim) std::memset(static_cast<void*>(row + dim * P), 0, (stride - dim) * P * sizeof(T));
-    for (int p = 0; p < P; p++)
-      if (u * P + p >= present)
-        for (int64_t d = 0; d < dim; d++) row[d * P + p] = T{};
+    const int here = std::clamp(present - u * P, 0, P);
+    const int64_t filled = here == P ? dim : 0;
+    std::memcpy(row, from, filled * P * sizeof(T));
+    std::memset(static_cast<void*>(row + filled * P), 0, (stride - filled) * P * sizeof(T));
+    if (0 < here && here < P)  // one of two
+      for (int64_t d = 0; d < dim; d++) row[d * P] = from[d * P];
   }
 }
 

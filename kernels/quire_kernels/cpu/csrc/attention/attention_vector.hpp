@@ -30,30 +30,38 @@ struct VectorLines {
     prefetch_l1(keys), prefetch_l1(keys + LINE), prefetch_l1(values), prefetch_l1(values + LINE);
   }
 
-  // q [lines, dim] · keys -> scores [lines, BLOCK]. All groups are computed; missing ones repeat the last.
-  template <int LINES>
-  static void scores_of(const T* q, int64_t dim, const Block<T>& block, float* scores) {
-    F16 acc[LINES][GROUPS];
+  // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups; missing ones repeat the last.
+  template <int LINES, int COUNT>
+  static void scores_of_groups(const T* q, int64_t dim, const Block<T>& block, float* scores) {
+    F16 acc[LINES][COUNT];
 #pragma GCC unroll 16
-    for (int i = 0; i < LINES * GROUPS; i++) acc[i / GROUPS][i % GROUPS] = zero();
-    const T* keys[GROUPS];
-    for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
+    for (int i = 0; i < LINES * COUNT; i++) acc[i / COUNT][i % COUNT] = zero();
+    const T* keys[COUNT];
+    for (int g = 0; g < COUNT; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
     const int64_t units = dim / P;
     for (int64_t u = 0; u < units; u++) {
-      U16 k[GROUPS];
+      U16 k[COUNT];
 #pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) k[g] = load_units(keys[g] + u * GROUP * P);
+      for (int g = 0; g < COUNT; g++) k[g] = load_units(keys[g] + u * GROUP * P);
       const bool second = 2 * u >= units;
       prefetch_two(block, second, 2 * u - second * units);
 #pragma GCC unroll 4
       for (int l = 0; l < LINES; l++) {
         const U16 a = same_unit(q + l * dim + u * P);
 #pragma GCC unroll 4
-        for (int g = 0; g < GROUPS; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
+        for (int g = 0; g < COUNT; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
       }
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < LINES * GROUPS; i++) store(scores + i / GROUPS * BLOCK + i % GROUPS * GROUP, acc[i / GROUPS][i % GROUPS]);
+    for (int i = 0; i < LINES * COUNT; i++) store(scores + i / COUNT * BLOCK + i % COUNT * GROUP, acc[i / COUNT][i % COUNT]);
+  }
+
+  template <int LINES>
+  static void scores_of(const T* q, int64_t dim, const Block<T>& block, float* scores) {
+    if (block.groups() <= GROUPS / 2)
+      scores_of_groups<LINES, GROUPS / 2>(q, dim, block, scores);
+    else
+      scores_of_groups<LINES, GROUPS>(q, dim, block, scores);
   }
 
   // out [lines, stride] += weights [lines, BLOCK] · values, for VECTORS vectors of every line
