@@ -30,6 +30,10 @@ STEPS_DELAYED, MIN_DELAY_S = 3, 0.012
 STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
 
+STEPS_WAITED = 4
+"""The most steps of other models, if each is given more than one in a row, between two of a model: among many models
+slices are shorter, or some tokens would wait very long."""
+
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
 
@@ -101,7 +105,7 @@ class TimeSlicer:
         return share.tokens_in(min(self._max_step_s, delayed_s), token_s, MIN_BESIDE_OTHERS + num_generating, 0)
 
     def _pick(self, names: list[str]) -> str:
-        if self._current in names and 0 < self._steps_in_slice < STEPS_PER_SLICE:
+        if self._current in names and 0 < self._steps_in_slice < _steps_per_slice(len(names)):
             others_s = sum(self._shares[n].step_s for n in names if n != self._current)
             if STEPS_PER_SLICE * others_s > SLOW_ROUND * self._shares[self._current].step_s:
                 self._steps_in_slice += 1
@@ -127,3 +131,7 @@ class TimeSlicer:
 
 def _averaged(average: float, latest: float) -> float:
     return latest if not average else average + SMOOTHING * (latest - average)
+
+
+def _steps_per_slice(num_models: int) -> int:
+    return max(1, min(STEPS_PER_SLICE, STEPS_WAITED // max(1, num_models - 1)))
