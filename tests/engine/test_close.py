@@ -57,12 +57,19 @@ def write_lora(folder, width):
     return folder
 
 
-def test_what_a_closed_engine_had_is_gone_without_the_garbage_collector(folder, tmp_path):
-    builder, config = EngineBuilder(), ModelConfig(model=str(folder), num_pages=16, device="cpu")
+@pytest.fixture
+def builder():
+    made = EngineBuilder()
+    yield made
+    made.end()
+
+
+def test_what_a_closed_engine_had_is_gone_without_the_garbage_collector(folder, tmp_path, builder):
+    config = ModelConfig(model=str(folder), num_pages=16, device="cpu")
     engine = builder.build(config, registry.load(None, enable_lora=True), 1)
     width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    info = engine.load_adapter("one", write_lora(tmp_path / "one", width))
-    adapters = (WeightedAdapter(AdapterRef(name="one", revision=info.revision)),)
+    engine.load_adapter("one", write_lora(tmp_path / "one", width))
+    adapters = (WeightedAdapter(AdapterRef(name="one")),)
     prompt, params = Prompt(token_ids=(5, 6, 7)), SamplingParams(max_tokens=2)
     engine.add(Request(id="r", prompt=prompt, params=params, adapters=adapters))
     while engine.has_work:
@@ -76,15 +83,14 @@ def test_what_a_closed_engine_had_is_gone_without_the_garbage_collector(folder, 
         assert not any(part() for part in parts)
     finally:
         gc.enable()
-        builder.end()
 
 
-def test_memory_of_a_closed_engine_is_free_although_it_refers_to_itself():
+def test_memory_of_a_closed_engine_is_free_although_it_refers_to_itself(builder):
     class Part:
         def __init__(self):
             self.itself = self
 
-    builder, engine = EngineBuilder(), SimpleNamespace(loaded=SimpleNamespace(module=Part()), close=lambda: None)
+    engine = SimpleNamespace(loaded=SimpleNamespace(module=Part()), close=lambda: None)
     module = weakref.ref(engine.loaded.module)
     gc.disable()
     try:
@@ -95,7 +101,6 @@ def test_memory_of_a_closed_engine_is_free_although_it_refers_to_itself():
         assert module() is None
     finally:
         gc.enable()
-        builder.end()
 
 
 def test_progress_grows_to_one_and_what_it_raises_ends_the_load(folder):
