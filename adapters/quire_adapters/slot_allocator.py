@@ -9,15 +9,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from typing import Generic, TypeVar
+from weakref import WeakMethod
 
 A = TypeVar("A")
 
 
 class SlotAllocator(Generic[A]):
-    """`count` slots. put: loads an adapter into a slot. clear: removes it from the slot. Any thread may call."""
+    """`count` slots. Any thread may call.
+
+    put: loads an adapter into a slot. clear: removes it from the slot. Both are methods of the object that has the
+    allocator, which does not keep that alive: the memory of a cycle would be freed late.
+    """
 
     def __init__(self, count: int, put: Callable[[A, int], None], clear: Callable[[A, int], None]) -> None:
-        self._put, self._clear = put, clear
+        self._put, self._clear = WeakMethod(put), WeakMethod(clear)
         self._lock = Lock()
         self._slots: list[A | None] = [None] * count
         self._idle: OrderedDict[int, A] = OrderedDict()  # released but not evicted, the least recently used first
@@ -38,7 +43,7 @@ class SlotAllocator(Generic[A]):
                     return None
                 slot = self._slots.index(None)
                 self._slots[slot] = adapter
-                self._put(adapter, slot)
+                _call(self._put, adapter, slot)
             slot = self._slots.index(adapter)
             self._idle.pop(slot, None)
             return slot
@@ -58,5 +63,11 @@ class SlotAllocator(Generic[A]):
     def _evict(self, slot: int) -> None:
         adapter, self._slots[slot] = self._slots[slot], None
         assert adapter is not None
-        self._clear(adapter, slot)
+        _call(self._clear, adapter, slot)
         self._idle.pop(slot, None)
+
+
+def _call(reference: WeakMethod[Callable[[A, int], None]], adapter: A, slot: int) -> None:
+    method = reference()
+    assert method is not None, "its object calls the allocator"
+    method(adapter, slot)

@@ -7,12 +7,14 @@ blocks on a pipe or a device, and JSON with huge numbers or deep nesting is refu
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +119,25 @@ def release_pages(data: mmap.mmap, start: int, end: int) -> None:
     """
     begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if begin < end and hasattr(mmap, "MADV_DONTNEED"):
-        data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        _advise(data, mmap.MADV_DONTNEED, begin, end)
 
 
 def read_ahead(data: mmap.mmap, start: int, end: int) -> None:
     """Have the system begin to read bytes of a mapped file, where it can; returns at once."""
     begin = start // mmap.PAGESIZE * mmap.PAGESIZE
     if begin < end and hasattr(mmap, "MADV_WILLNEED"):
-        data.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+        _advise(data, mmap.MADV_WILLNEED, begin, end)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
+
+
+def _advise(data: mmap.mmap, advice: int, begin: int, end: int) -> None:
+    """Call madvise without the GIL, which the method of `mmap` keeps while the system walks the pages."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(data)) + begin
+    _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(end - begin), advice)
 
 
 def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:

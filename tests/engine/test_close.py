@@ -1,16 +1,21 @@
 """What an engine leaves when it is closed, also while something refers to its parts."""
 
 import gc
+import json
 import weakref
+from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from quire.engine.build import build_engine
 from quire.engine.memory.ledger import MemoryLedger, MemoryUse
+from quire.engine_process.engine_builder import EngineBuilder
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
-from quire.types import Prompt, Request
+from quire.types import AdapterRef, Prompt, Request, WeightedAdapter
 from quire_models.modules.projection import Projection
 from quire_testing.tiny import tiny_llama
 
@@ -37,6 +42,63 @@ def test_a_closed_engine_keeps_no_weights_whatever_refers_to_them(folder, lora, 
         del engine, modules
         assert sum(tensor.numel() for tensor in tensors) == 0
         assert not any(ref() for ref in packed)
+    finally:
+        gc.enable()
+
+
+def write_lora(folder, width):
+    """An adapter of rank 2 for the first output projection, [width, width]."""
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["o_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    name = "base_model.model.model.layers.0.self_attn.o_proj"
+    tensors = {f"{name}.lora_A.weight": torch.ones(2, width), f"{name}.lora_B.weight": torch.ones(width, 2)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def builder():
+    made = EngineBuilder()
+    yield made
+    made.end()
+
+
+def test_what_a_closed_engine_had_is_gone_without_the_garbage_collector(folder, tmp_path, builder):
+    config = ModelConfig(model=str(folder), num_pages=16, device="cpu")
+    engine = builder.build(config, registry.load(None, enable_lora=True), 1)
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    engine.load_adapter("one", write_lora(tmp_path / "one", width))
+    adapters = (WeightedAdapter(AdapterRef(name="one")),)
+    prompt, params = Prompt(token_ids=(5, 6, 7)), SamplingParams(max_tokens=2)
+    engine.add(Request(id="r", prompt=prompt, params=params, adapters=adapters))
+    while engine.has_work:
+        engine.step()
+    adapter = next(iter(engine.adapters.known.values()))
+    parts = [weakref.ref(part) for part in (engine, engine.loaded.module, adapter)]
+    gc.disable()
+    try:
+        builder.close(engine)
+        del engine, adapter
+        assert not any(part() for part in parts)
+    finally:
+        gc.enable()
+
+
+def test_memory_of_a_closed_engine_is_free_although_it_refers_to_itself(builder):
+    class Part:
+        def __init__(self):
+            self.itself = self
+
+    engine = SimpleNamespace(loaded=SimpleNamespace(module=Part()), close=lambda: None)
+    module = weakref.ref(engine.loaded.module)
+    gc.disable()
+    try:
+        builder.close(engine)
+        del engine
+        assert module() is not None
+        builder.free_memory()
+        assert module() is None
     finally:
         gc.enable()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -56,10 +57,15 @@ def prefault(tensor: Tensor) -> None:
 
 
 def return_memory(tensor: Tensor) -> bool:
-    """Give the memory of a CPU tensor, which `map_zeros` or numpy's `zeros` made, back to the system; it then holds
+    """Give the memory of a CPU tensor, which `map_zeros` made, back to the system; it then holds
     zeros, and gets memory at the next write. Returns whether the system did it.
     """
     return _advise(tensor, SMALL_PAGE, MADV_DONTNEED)
+
+
+@cache  # each has classes of its own, which take long to make and to free
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _advise(tensor: Tensor, unit: int, advice: int) -> bool:
@@ -70,4 +76,4 @@ def _advise(tensor: Tensor, unit: int, advice: int) -> bool:
     end = (tensor.data_ptr() + tensor.numel() * tensor.element_size()) // unit * unit
     if begin >= end:
         return True
-    return bool(ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice) == 0)
+    return bool(_libc().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice) == 0)

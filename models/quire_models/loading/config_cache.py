@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +48,13 @@ def cached(file: Path, cache: Path, parse: Callable[[], Any]) -> SimpleNamespace
     return copy
 
 
+@cache  # the file of the distribution is parsed for it
+def _version() -> str:
+    return metadata.version("transformers")
+
+
 def _digest(file: Path) -> str:
-    digest = hashlib.sha256(_FORMAT + metadata.version("transformers").encode() + b"\0")
+    digest = hashlib.sha256(_FORMAT + _version().encode() + b"\0")
     with suppress(FileRefused):  # `parse` raises the error
         digest.update(read_bytes(file, MAX_BYTES))
     return digest.hexdigest()[:32]

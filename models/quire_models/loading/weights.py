@@ -100,6 +100,7 @@ def load(
     files: WeightFiles,
     on_progress: OnProgress = None,
     restore: Callable[[nn.Module], Iterable[tuple[nn.Module, int]]] = lambda _: (),
+    is_checked: bool = False,
 ) -> None:
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
@@ -107,11 +108,12 @@ def load(
     except that vectors come first, because a matrix is packed with its bias as soon as it is complete, and then the
     largest matrices, which are in memory twice while they are packed.
     restore: yields modules in which it has put packed matrices, so that their tensors are not read, and the number of
-    elements of these.
+    elements of these. is_checked: `check` has found no problem.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
     files = converted(names, files)
-    _check(model, decoder, names, files)
+    if not is_checked:
+        _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
     progress = LoadingProgress(sum(p.numel() for p in model.parameters()), on_progress=on_progress)
     with closing(progress):

@@ -13,6 +13,7 @@ kv_heads = num_key_value_heads, tied = tie_word_embeddings, act = hidden_act, ep
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
@@ -225,7 +226,7 @@ class Decoder:
         """The state that each block keeps for each seq."""
         return tuple(map(state_shape, self.blocks))
 
-    @property
+    @cached_property
     def _parts(self) -> list[Any]:
         return [part for block in self.blocks for part in parts_of(block)]
 

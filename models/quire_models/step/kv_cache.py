@@ -9,11 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.memory import prefault, return_memory, use_large_pages
+from quire_kernels.cpu.memory import map_zeros, prefault, return_memory
 from quire_kernels.quantized_pages import stored_elements
 from quire_models.parts.decoder import KvShape
 
@@ -116,7 +115,4 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pin
     """A tensor of zeros; on a CPU, the system allocates its memory at the first write or at `prefault`."""
     if device.type != "cpu" or pin_memory or not math.prod(shape):
         return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pin_memory)
-    # torch.zeros would write the memory at once, before large pages can be requested
-    made = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
-    use_large_pages(made)
-    return made
+    return map_zeros(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)  # torch.zeros would write it at once

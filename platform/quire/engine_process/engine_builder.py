@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from quire.engine_process.model_summary import summary
 from quire.engine_process.replicas.share import ReplicaShare
@@ -61,6 +62,7 @@ class EngineBuilder:
         self._event_sender: EventSender | None = None
         self._tiers: SharedTiers | None = None
         self._processes = ProcessPool()
+        self._closed: list[ref[object]] = []
         self._tokenizers = SharedTokenizers()
         if share is not None:
             share.apply(os.environ)
@@ -172,10 +174,11 @@ class EngineBuilder:
         """Engine processes that share a GPU."""
         return 1 if self._share is None else self._share.num_on_device
 
-    def close(self, engine: EngineProtocol) -> None:
+    def close(self, engine: Engine) -> None:
         """Close an engine that takes no more requests. This takes some time."""
         import torch
 
+        self._closed += [ref(engine), ref(engine.loaded.module)]
         engine.close()
         for ledger in self._ledgers.values():
             ledger.leave(engine)
@@ -183,8 +186,10 @@ class EngineBuilder:
             torch.cuda.empty_cache()
 
     def free_memory(self) -> None:
-        """Return the memory of closed engines to the system: of their caches, which refer to themselves, too."""
-        gc.collect()  # milliseconds: what was loaded at the start is frozen
+        """Return the memory of closed engines to the system: also of those that something of theirs refers to."""
+        closed, self._closed = self._closed, []
+        if any(each() is not None for each in closed):  # a collection takes milliseconds, in which no step can begin
+            gc.collect()
         with suppress(AttributeError, OSError):  # only glibc has malloc_trim
             ctypes.CDLL(None).malloc_trim(0)
 

@@ -50,7 +50,7 @@ class EngineBuilderProtocol(Protocol):
         """
         ...
 
-    def close(self, engine: EngineProtocol) -> None:
+    def close(self, engine: Any) -> None:
         """Close an engine that takes no more requests, and free its memory."""
         ...
 

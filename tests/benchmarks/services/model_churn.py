@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -235,7 +236,10 @@ def main() -> None:
         first = {"configured": kept[0], "switched": kept[0]}
         budget = args.budget or budget_for(models.settings(kept, PINNED, 8 << 30, first), file, args.fitting + 0.5)
         file.write_text(json.dumps(models.settings(kept, PINNED, budget, {"configured": kept[0]})))
+        # A program that nohup starts ignores SIGHUP, and so would the server; a handler is not inherited.
+        ignored = signal.signal(signal.SIGHUP, lambda *_: None)
         with serving("--config", file) as server:
+            signal.signal(signal.SIGHUP, ignored)
             httpx.post(
                 f"{server.url}/v1/model_aliases", json={"alias": "switched", "model": kept[0]}
             ).raise_for_status()

@@ -205,6 +205,7 @@ class EngineAdapters:
 
     def close(self) -> None:
         self._loader.close()
+        del self.registry.host_cache  # they refer to each other, and to the weights of adapters
 
 
 def engine_adapters(

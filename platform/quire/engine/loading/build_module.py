@@ -76,13 +76,18 @@ def build_module(
     else:
         cache = packed_weights(source, files, builder)
         files, names = attached.files(files, names, whole, module)
-        weights.load(module, parts.decoder, names, files, source.on_progress, cache.restore)
+        weights.load(
+            module, parts.decoder, names, files, source.on_progress, cache.restore, is_checked=parts.decoder is whole
+        )
         cache.store(module)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     module = module.eval().requires_grad_(False)
     if callable(verify := getattr(module, "verify", None)):
         verify()
-    return module, ModuleSize(sum(parameter.numel() for parameter in plan.parameters()), need)
+    size = ModuleSize(sum(parameter.numel() for parameter in plan.parameters()), need)
+    for part in list(plan.modules()):
+        vars(part).clear()  # they refer to themselves: the garbage collector would free them late
+    return module, size
 
 
 def available_bytes(device: torch.device) -> int:

@@ -8,7 +8,8 @@ which get nothing of such a step, it is limited to some of their steps, and to a
 Each model has used some seconds of the device; the model that has used the least goes next. A model that wakes up
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
-models, at the same long-term share. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work;
+models, at the same long-term share. Among three or more models slices are shorter, and a model that is behind gets its
+next slice only after another's, unless it is behind by more than a slice. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work;
 the caller supplies all times.
 """
 
@@ -29,6 +30,10 @@ STEPS_DELAYED, MIN_DELAY_S = 3, 0.012
 
 STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
+
+STEPS_WAITED = 4
+"""Slices have more than one step only while so many steps of other models lie between two of a model at most: a token of
+a stream among several models would wait very long otherwise."""
 
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
@@ -101,12 +106,14 @@ class TimeSlicer:
         return share.tokens_in(min(self._max_step_s, delayed_s), token_s, MIN_BESIDE_OTHERS + num_generating, 0)
 
     def _pick(self, names: list[str]) -> str:
-        if self._current in names and 0 < self._steps_in_slice < STEPS_PER_SLICE:
+        steps = max(1, min(STEPS_PER_SLICE, STEPS_WAITED // max(1, len(names) - 1)))
+        if self._current in names and 0 < self._steps_in_slice < steps:
             others_s = sum(self._shares[n].step_s for n in names if n != self._current)
             if STEPS_PER_SLICE * others_s > SLOW_ROUND * self._shares[self._current].step_s:
                 self._steps_in_slice += 1
                 return self._current
-        self._current = min(names, key=lambda n: self._shares[n].used_s)  # the first one on a tie
+        slice_s = {self._current: steps * self._shares[self._current].step_s} if self._current in names else {}
+        self._current = min(names, key=lambda n: self._shares[n].used_s + slice_s.get(n, 0.0))  # the first on a tie
         self._steps_in_slice = 1
         return self._current
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 from quire.engine_process.wire.message import WireMessage
@@ -9,8 +11,8 @@ from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire.types.adapter_info import AdapterInfo
 
-MIN_PROGRESS = 0.01
-"""A smaller part of the weights is not worth a message."""
+MIN_PROGRESS, PROGRESS_EVERY_S = 0.01, 0.1
+"""A smaller part of the weights, or a shorter time, is not worth a message, which both step loop and server handle."""
 
 
 class LoadModel(WireMessage, frozen=True, tag=True):
@@ -75,13 +77,13 @@ class ModelSleeps(WireMessage, frozen=True, tag=True):
 
 
 def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Callable[[float], None]:
-    """Sends the progress of a load in steps of at least `MIN_PROGRESS`."""
-    last = 0.0
+    """Sends the progress of a load in steps of at least `MIN_PROGRESS` and `PROGRESS_EVERY_S`, the first at once."""
+    last, sent = 0.0, -math.inf
 
     def report(fraction: float) -> None:
-        nonlocal last
-        if fraction - last >= MIN_PROGRESS:
-            last = fraction
+        nonlocal last, sent
+        if fraction - last >= MIN_PROGRESS and (now := time.monotonic()) - sent >= PROGRESS_EVERY_S:
+            last, sent = fraction, now
             send(ModelProgress(name, fraction))
 
     return report
