@@ -228,7 +228,7 @@ class Engine:
         """Work in the background that the first requests would otherwise wait for."""
         if self.loaded.decoder.has_lm_head and self._tokenizer is not None and self._tokenizer() is not None:
             self._grammars.prepare()
-        prefault(self._runner, stopping, lambda: self.has_work, self.kv_pages)
+        prefault(self._runner, stopping, lambda: self._scheduler.has_requests, self.kv_pages)
 
     @property
     def adapters(self) -> AdapterRegistry:

@@ -56,6 +56,17 @@ def test_ids_in_use_and_a_full_queue_are_refused():
     assert rig.order().count("x") == 2
 
 
+def test_rows_of_ended_requests_are_work_but_no_requests():
+    """An engine whose caller takes no more steps, as after an offline call, is not busy."""
+    rig = Rig()
+    rig.add([1, 2, 3], {"max_tokens": 1})
+    assert rig.scheduler.has_requests
+    rig.step()
+    assert (rig.scheduler.has_requests, rig.scheduler.has_work) == (False, True)
+    rig.step()
+    assert not rig.scheduler.has_work
+
+
 class Failing:
     """A policy whose sort keys raise on demand."""
 

@@ -55,7 +55,12 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there are requests, or rows of ended seqs in the runner."""
-        return bool(self._state.groups or self._state.ended)
+        return self.has_requests or bool(self._state.ended)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request was accepted and has not ended."""
+        return bool(self._state.groups)
 
     @property
     def num_generating(self) -> int:

@@ -128,6 +128,40 @@ int weigh_band(const AttentionArgs& args, const ScoreTransform& soft, const Line
   return groups;
 }
 
+constexpr int UNKNOWN = -1;
+
+// `weigh_band` where scores need no transformation; UNKNOWN, and no weights, where that is not simple: where the end of
+// what lines see does not follow from their positions, a line sees nothing, or a maximum rises.
+template <class T>
+int weigh_plain(const AttentionArgs& args, const ScoreTransform& soft, const Lines& lines, const Block<T>& block, Scratch<T>& mine,
+                int64_t first, int64_t l, const void* ahead, T* weights) {
+  using Kind = ManyLines<T>;
+  const int64_t at = first + lines.at + l;
+  const int queries = static_cast<int>(block.queries), token = static_cast<int>(l) / queries;
+  const int64_t end = lines.position + token + args.ahead + 1 - block.begin;  // of what the first line sees
+  const bool all = block.count == BLOCK && end >= BLOCK;
+  if (!all && (lines.ends || end < 1)) return UNKNOWN;
+  const T* q = mine.q.data() + at * args.k.dim;
+  float *tops = mine.top.data() + at, *totals = mine.totals.data() + at * LANES;
+  int visible[Kind::LINES], groups = GROUPS;
+  if (!all) {
+    for (int i = 0, left = (token + 1) * queries - static_cast<int>(l), t = 0; i < Kind::LINES; i++) {
+      visible[i] = static_cast<int>(std::min<int64_t>(end + t, block.count));
+      if (--left == 0) t++, left = queries;
+    }
+    groups = (visible[Kind::LINES - 1] + GROUP - 1) / GROUP;
+  }
+  const bool starts = *tops == HIDDEN;
+  const auto done = [&](auto* first, auto* next) {
+    return (starts ? first : next)(q, args.k.dim, block, ahead, soft, visible, tops, totals, weights) ? groups : UNKNOWN;
+  };
+  if (all) return done(&Kind::template weigh<4, true, false>, &Kind::template weigh<4, false, false>);
+  if (groups == 4) return done(&Kind::template weigh<4, true, true>, &Kind::template weigh<4, false, true>);
+  if (groups == 3) return done(&Kind::template weigh<3, true, true>, &Kind::template weigh<3, false, true>);
+  if (groups == 2) return done(&Kind::template weigh<2, true, true>, &Kind::template weigh<2, false, true>);
+  return done(&Kind::template weigh<1, true, true>, &Kind::template weigh<1, false, true>);
+}
+
 // `attend_block` for tiles of many lines.
 template <class T>
 void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first) {
@@ -135,8 +169,7 @@ void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>&
   constexpr int64_t COUNT = Kind::LINES;
   const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / COUNT;
   const ScoreTransform soft(args);
-  const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales && block.count == BLOCK;
-  const bool whole = plain && lines.position + args.ahead + 1 >= block.begin + BLOCK;
+  const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales;
   T *weights = mine.weights.data(), *last_weights = weights + STRIP * BLOCK;
   float* last = nullptr;  // the output of the band whose values are not yet added
   int last_groups = 0;
@@ -145,10 +178,8 @@ void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>&
     float* out = mine.out.data() + at * stride;
     const T* q = mine.q.data() + at * dim;
     const void* ahead = band < GROUPS ? static_cast<const void*>(block.next_keys[band]) : out;
-    int groups = GROUPS;
-    const bool simple = whole && mine.top[at] != HIDDEN;  // the first scores raise the maximum
-    if (!simple || !Kind::weigh(q, dim, block, ahead, soft, mine.top.data() + at, mine.totals.data() + at * LANES, weights))
-      groups = weigh_band(args, soft, lines, block, mine, first, l, ahead, weights);
+    int groups = plain ? weigh_plain(args, soft, lines, block, mine, first, l, ahead, weights) : UNKNOWN;
+    if (groups == UNKNOWN) groups = weigh_band(args, soft, lines, block, mine, first, l, ahead, weights);
     if (groups == 0) continue;
     const void* behind = band <= GROUPS ? static_cast<const void*>(block.next_values[std::max<int64_t>(0, band - 1)]) : q + COUNT * dim;
     if (last) Kind::add_values(last_weights, block, last_groups, behind, stride, last);

@@ -129,25 +129,28 @@ struct ManyLines {
 #endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = true;
 
-  // q [LINES, dim] · keys. ahead: memory of the size of a group of keys, to be prefetched.
+  // q [LINES, dim] · the keys of the first SEEN groups. ahead: memory of the size of a group of keys, to be prefetched.
+  template <int SEEN>
   [[gnu::always_inline]] static inline void sum_keys(const T* q, int64_t dim, const Block<T>& block, const void* ahead,
-                                                     F16 (&acc)[LINES][GROUPS]) {
+                                                     F16 (&acc)[LINES][SEEN]) {
 #pragma GCC unroll 32
-    for (int i = 0; i < LINES * GROUPS; i++) acc[i / GROUPS][i % GROUPS] = zero();
+    for (int i = 0; i < LINES * SEEN; i++) acc[i / SEEN][i % SEEN] = zero();
     RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(T)));
-    const char *k0 = reinterpret_cast<const char*>(block.keys[0]), *k1 = reinterpret_cast<const char*>(block.keys[1]);
-    const char *k2 = reinterpret_cast<const char*>(block.keys[2]), *k3 = reinterpret_cast<const char*>(block.keys[3]);
+    const auto key = [&](int g) { return reinterpret_cast<const char*>(block.keys[std::min(g, SEEN - 1)]); };
+    const char *k0 = key(0), *k1 = key(1), *k2 = key(2), *k3 = key(3);
     const char* next = static_cast<const char*>(ahead);
     const int64_t end = dim / P * VECTOR_BYTES;
     for (int64_t at = 0; at < end; at += VECTOR_BYTES) {
       asm("" : "+r"(at));  // or compilers keep the sums of all addresses
       prefetch_l1(next + at);
-      const U16 k[GROUPS] = {load_units(k0 + at), load_units(k1 + at), load_units(k2 + at), load_units(k3 + at)};
+      U16 k[SEEN];
+#pragma GCC unroll 4
+      for (int g = 0; g < SEEN; g++) k[g] = load_units((g == 0 ? k0 : g == 1 ? k1 : g == 2 ? k2 : k3) + at);
 #pragma GCC unroll 8
       for (int l = 0; l < LINES; l++) {
         const U16 a = same_unit(rows[l]);
 #pragma GCC unroll 4
-        for (int g = 0; g < GROUPS; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
+        for (int g = 0; g < SEEN; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
       }
       rows.advance(UNIT_BYTES);
     }
@@ -161,16 +164,30 @@ struct ManyLines {
     for (int i = 0; i < LINES * GROUPS; i++) store(scores + i / GROUPS * BLOCK + i % GROUPS * GROUP, acc[i / GROUPS][i % GROUPS]);
   }
 
-  // q [LINES, dim] · keys -> weights [LINES, BLOCK], where all scores are visible and need no transformation. Returns
-  // false, and does nothing else, if one raises a maximum.
-  [[gnu::noinline]] static bool weigh(const T* q, int64_t dim, const Block<T>& block, const void* ahead,
-                                      const ScoreTransform& soft, const float* tops, float* totals, T* weights) {
-    F16 acc[LINES][GROUPS];
+  // q [LINES, dim] · the keys of the first SEEN groups -> weights [LINES, BLOCK], where scores need no transformation.
+  // visible: if END, the number of positions that each line sees: at least 1 and, but for the last two groups, all.
+  // FIRST: the lines have no scores yet. Else returns false, and does nothing, if a score raises a maximum.
+  template <int SEEN, bool FIRST, bool END>
+  [[gnu::noinline]] static bool weigh(const T* q, int64_t dim, const Block<T>& block, const void* ahead, const ScoreTransform& soft,
+                                      const int* visible, float* tops, float* totals, T* weights) {
+    F16 acc[LINES][SEEN];
     sum_keys(q, dim, block, ahead, acc);
+    if (END)
+#pragma GCC unroll 8
+      for (int l = 0; l < LINES; l++)
+#pragma GCC unroll 2
+        for (int g = SEEN > 2 ? SEEN - 2 : 0; g < SEEN; g++)
+          acc[l][g] = keep(acc[l][g], 0, std::clamp(visible[l] - g * GROUP, 0, GROUP), set1(HIDDEN));
     bool raises = false;
 #pragma GCC unroll 8
-    for (int l = 0; l < LINES; l++)
-      raises |= any_above(max(max(acc[l][0], acc[l][1]), max(acc[l][2], acc[l][3])), tops[l] + soft.slack);
+    for (int l = 0; l < LINES; l++) {
+      const F16 best = max(max(acc[l][0], acc[l][SEEN / 2]), max(acc[l][SEEN / 4], acc[l][SEEN - 1]));
+      const bool above = any_above(best, tops[l] + soft.slack);
+      if (FIRST)
+        tops[l] = above ? largest(best) : tops[l];
+      else
+        raises |= above;
+    }
     if (raises) return false;
     const F16 unit = set1(soft.unit);
 #pragma GCC unroll 8
@@ -178,8 +195,9 @@ struct ManyLines {
       const F16 zero_at = set1(-tops[l] * soft.unit);
       F16 total = load(totals + l * LANES);
 #pragma GCC unroll 2
-      for (int g = 0; g < GROUPS; g += 2) {
-        const F16 w0 = exp2<T>(fma(acc[l][g], unit, zero_at)), w1 = exp2<T>(fma(acc[l][g + 1], unit, zero_at));
+      for (int g = 0; g < SEEN; g += 2) {
+        const F16 w0 = exp2<T>(fma(acc[l][g], unit, zero_at));
+        const F16 w1 = g + 1 < SEEN ? exp2<T>(fma(acc[l][g + 1 < SEEN ? g + 1 : g], unit, zero_at)) : zero();
         total = total + (w0 + w1);
         store(weights + l * BLOCK + g * GROUP, w0, w1);
       }
