@@ -164,6 +164,7 @@ class SequentialReader {
     end_ = book_->rare + book_->num_rare;
     const auto before = [](const Rare& rare, int64_t position) { return rare.position < position; };
     rare_ = std::lower_bound(book_->rare, end_, element_, before);
+    find_next();
   }
 
   // The next GROUP_VECTORS vectors.
@@ -179,7 +180,7 @@ class SequentialReader {
     Group group;
     upper_.restore(from, group.vectors);
     element_ += GROUP_ELEMENTS;
-    if (rare_ == end_ || rare_->position >= element_) return group;
+    if (__builtin_expect(next_ >= element_, 1)) return group;
     return with_rare(group);
   }
 
@@ -219,12 +220,15 @@ class SequentialReader {
   void put_rare(bf16* end) {
     for (; rare_ < end_ && rare_->position < element_; rare_++)
       end[rare_->position - element_].bits = static_cast<uint16_t>(rare_->bits);
+    find_next();
   }
+  void find_next() { next_ = rare_ == end_ ? INT64_MAX : rare_->position; }
 
   UpperBytes upper_;
   const uint8_t* at_;
   const Codebook* book_;
   int64_t element_;
+  int64_t next_ = INT64_MAX;  // position of the next rare value
   const Rare *rare_ = nullptr, *end_ = nullptr;
 };
 

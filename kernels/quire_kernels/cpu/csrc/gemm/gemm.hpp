@@ -70,14 +70,14 @@ void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t strid
   alignas(64) float sums[Tiles::ROWS * PANEL];
   const uint32_t* weights = nullptr;
   const GemmGroups groups(worker, rows, Tiles::ROWS, w, units, panel_units * 4);
-  queue.spread(groups.units_of_each(worker));
+  queue.spread(groups.units_of_each(worker), groups.pace_of_panels());
   const auto begin = [&](int64_t first, int64_t last) { weights = tiles.group(w, first, last, units); };
   groups.each_tile(worker, begin, [&](const GroupTile& tile) {
     const T *some = x + tile.row * stride, *after = some + tile.count * stride;
     if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
-    each_panel(tile, after, tile.count * row_bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
+    each_panel(tile, after, tile.count * row_bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream later) {
       prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
-      tiles.group_sums(tile.count, some, exact ? stride : inputs, weights + (panel - tile.first) * panel_units, units, sums, next, behind);
+      tiles.group_sums(tile.count, some, exact ? stride : inputs, weights + (panel - tile.first) * panel_units, units, sums, next, later);
       apply_epilogue<T>(w, to, panel, tile.row, tile.count, sums);
     });
   });

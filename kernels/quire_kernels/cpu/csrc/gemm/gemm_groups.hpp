@@ -19,23 +19,24 @@ inline int64_t second_level_cache() {
   return found > 0 ? found : USUAL;
 }
 
-// Rows `row` … row+count-1, to be multiplied with the panels first … last-1. behind: a part of the stored panels that
-// the thread probably needs next, to be prefetched beside this tile.
+// Rows `row` … row+count-1, to be multiplied with the panels first … last-1. behind: the stored panels that the thread
+// probably needs next.
 struct GroupTile {
   int64_t row, count, first, last;
-  PrefetchStream behind;
+  PrefetchQueue* behind;
 };
 
-// Calls sums(panel, next, behind) for each panel of a tile: `next` is a part of the `bytes` at `after`, the rows of the next
-// tile, and `behind` of what is read later.
+// Calls sums(panel, next, later) for each panel of a tile: `next` is a part of the `bytes` at `after`, the rows of the next
+// tile, and `later` of what is read after this group or after the product.
 template <class Sums>
-void each_panel(GroupTile tile, const void* after, int64_t bytes, int64_t units, PrefetchQueue& queue, Sums&& sums) {
+void each_panel(const GroupTile& tile, const void* after, int64_t bytes, int64_t units, PrefetchQueue& queue, Sums&& sums) {
   const int64_t steps = (tile.last - tile.first) * units;
   PrefetchStream next{static_cast<const char*>(after), (bytes + steps - 1) / steps};
   for (int64_t panel = tile.first; panel < tile.last; panel++) {
     const PrefetchStream queued = queue.next(units);
-    sums(panel, next, queued.step ? queued : tile.behind);
-    next.at += next.step * units, tile.behind.at += tile.behind.step * units;
+    if (queued.step) tile.behind->pass(units);
+    sums(panel, next, queued.step ? queued : tile.behind->next(units));
+    next.at += next.step * units;
   }
 }
 
@@ -53,6 +54,8 @@ class GemmGroups {
     if (groups_ % worker.size && blocks_ > 1) blocks_ = std::min(ceil_div(blocks_, worker.size) * worker.size, tiles_);
   }
 
+  // Bytes of panels that are prefetched per unit.
+  int64_t pace_of_panels() const { return ceil_div(w_.panel_bytes(units_), tiles_ * units_); }
   // Approximate number of units that a thread processes in all its tiles.
   int64_t units_of_each(const Worker& worker) const { return ceil_div(tiles_ * panels_, worker.size) * units_; }
 
@@ -60,18 +63,19 @@ class GemmGroups {
   template <class Begin, class Work>
   void each_tile(Worker& worker, Begin&& begin, Work&& work) const {
     int64_t current = -1;
+    PrefetchQueue behind;
     worker.each(groups_ * blocks_, [&](int64_t item) {
       const int64_t group = item / blocks_, block = item % blocks_;
       const int64_t first = first_panel(group), last = first_panel(group + 1), width = last - first;
       if (group != current) begin(first, last);
       current = group;
-      const int64_t stored = width * w_.panel_bytes(units_), steps = tiles_ * width * units_;
-      PrefetchStream behind{reinterpret_cast<const char*>(w_.panel(last, units_)), ceil_div(stored, steps)};
-      behind.at += stored * block / blocks_;
-      for (int64_t t = tiles_ * block / blocks_; t < tiles_ * (block + 1) / blocks_; t++) {
+      const int64_t stored = width * w_.panel_bytes(units_), from = tiles_ * block / blocks_, to = tiles_ * (block + 1) / blocks_;
+      behind.clear();
+      behind.add(reinterpret_cast<const char*>(w_.panel(last, units_)) + stored * block / blocks_, stored / blocks_);
+      behind.spread((to - from) * width * units_);
+      for (int64_t t = from; t < to; t++) {
         const int64_t row = rows_ * t / tiles_;
-        work(GroupTile{row, rows_ * (t + 1) / tiles_ - row, first, last, behind});
-        behind.at += behind.step * width * units_;
+        work(GroupTile{row, rows_ * (t + 1) / tiles_ - row, first, last, &behind});
       }
     });
   }

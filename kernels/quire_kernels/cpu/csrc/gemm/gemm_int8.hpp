@@ -204,12 +204,12 @@ void multiply_many_bytes(Worker& worker, const ByteRows& x, int64_t rows, const 
   alignas(64) int32_t sums[BYTE_ROWS * PANEL];
   alignas(64) float scaled[BYTE_ROWS * PANEL];
   const GemmGroups groups(worker, rows, BYTE_ROWS, w, units, w.panel_bytes(units));
-  queue.spread(groups.units_of_each(worker));
+  queue.spread(groups.units_of_each(worker), groups.pace_of_panels());
   groups.each_tile(worker, [](int64_t, int64_t) {}, [&](const GroupTile& tile) {
     const int8_t *some = x.row(tile.row), *after = x.row(tile.row + tile.count);
-    each_panel(tile, after, after - some, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
+    each_panel(tile, after, after - some, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream later) {
       prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
-      byte_sums_of(tile.count, some, x.stride(), w.panel(panel, units), units, sums, next, behind);
+      byte_sums_of(tile.count, some, x.stride(), w.panel(panel, units), units, sums, next, later);
       scale_sums(x, tile.row, tile.count, sums, scales + panel * PANEL, scaled);
       apply_epilogue<T>(w, to, panel, tile.row, tile.count, scaled);
     });

@@ -23,30 +23,36 @@ struct PrefetchStream {
   int64_t step;
 };
 
-// Memory ranges that the thread reads after the product: prefetched in order, spread over its tiles (by vector
-// kernels only; AMX tiles do not prefetch them).
+// Memory ranges that the thread reads later: prefetched in order, spread over its tiles (by vector kernels only; AMX tiles
+// do not prefetch them). A tile prefetches a line in each unit or nothing: with less than a line in each unit, it would
+// prefetch every line several times.
 class PrefetchQueue {
  public:
-  void clear() { ranges_.clear(), at_ = 0, all_ = 0; }
+  void clear() { ranges_.clear(), at_ = 0, all_ = 0, due_ = 0; }
   void add(const void* begin, int64_t bytes) {
     ranges_.push_back({static_cast<const char*>(begin), bytes});
     all_ += bytes;
   }
 
   // Spread the prefetches over this many units: prefetching faster than the memory delivers would delay needed
-  // data.
-  void spread(int64_t units) { pace_ = std::min(LINE, all_ / units + 1); }
+  // data. other: bytes per unit that are prefetched beside them.
+  void spread(int64_t units, int64_t other = 0) { pace_ = std::min(std::max(LINE / 2, LINE - other), all_ / units + 1); }
 
-  // What to prefetch in the next `units` units, of one range.
+  // What to prefetch in the next `units` units, of one range; the step is 0 if it is nothing.
   PrefetchStream next(int64_t units) {
-    if (at_ == ranges_.size()) return {reinterpret_cast<const char*>(this), 0};  // a line that is cached already
-    Range& stretch = ranges_[at_];
-    const int64_t bytes = std::min(stretch.bytes, units * pace_);
-    const PrefetchStream stream{stretch.at, (bytes + units - 1) / units};
-    stretch.at += bytes, stretch.bytes -= bytes;
-    if (stretch.bytes <= 0) at_++;
+    pass(units);
+    const PrefetchStream nothing{reinterpret_cast<const char*>(this), 0};  // a line that is cached already
+    if (at_ == ranges_.size()) return nothing;
+    Range& range = ranges_[at_];
+    const int64_t bytes = std::min(range.bytes, units * LINE);
+    if (due_ < bytes) return nothing;
+    const PrefetchStream stream{range.at, (bytes + units - 1) / units};
+    range.at += bytes, range.bytes -= bytes, due_ -= bytes;
+    if (range.bytes <= 0) at_++;
     return stream;
   }
+  // Prefetches nothing in the next `units` units, but more in those after them.
+  void pass(int64_t units) { due_ += units * pace_; }
 
  private:
   struct Range {
@@ -56,7 +62,7 @@ class PrefetchQueue {
   static constexpr int64_t LINE = 64;
   std::vector<Range> ranges_;
   size_t at_ = 0;
-  int64_t all_ = 0, pace_ = LINE;  // bytes; bytes per unit
+  int64_t all_ = 0, pace_ = LINE, due_ = 0;  // bytes; bytes per unit; bytes
 };
 
 // Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first tile of its item, which has

@@ -42,8 +42,9 @@ struct Vectors {
   // uncompressed at `left` if that is given. Neighboring units are summed separately, because a single row would
   // wait for its own sum. (All loops over rows are unrolled: otherwise their sums would be in memory.)
   template <int ROWS>
-  static void shrink_rows(const T* const* x, const float* weights, SequentialReader& vectors, int64_t units,
+  static void shrink_rows(const T* const* x, const float* weights, SequentialReader& reader, int64_t units,
                           uint32_t* left, T* out, int64_t stride) {
+    SequentialReader vectors = reader;  // a copy, whose fields stay in registers
     constexpr int P = PER_UNIT<T>;
     F16 acc[ROWS][SUMS];
 #pragma GCC unroll 16
@@ -61,6 +62,7 @@ struct Vectors {
           acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), w.vectors[i], T{});
       }
     }
+    reader = vectors;
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
       F16 sum = acc[r][0] + acc[r][1];

@@ -137,11 +137,11 @@ void multiply_row_tiles(Worker& worker, const PreparedRows& x, int64_t rows, con
   };
   if (rows >= MANY_ROWS) {
     const GemmGroups groups(worker, rows, TILE_HEIGHT, w, units, w.bytes);
-    queue.spread(groups.units_of_each(worker));
+    queue.spread(groups.units_of_each(worker), groups.pace_of_panels());
     return groups.each_tile(worker, [](int64_t, int64_t) {}, [&](const GroupTile& tile) {
       const int64_t bytes = tile.count * x.stride();
-      each_panel(tile, x.row(tile.row) + bytes, bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream behind) {
-        multiply(tile.row, tile.count, panel, next, behind);
+      each_panel(tile, x.row(tile.row) + bytes, bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream later) {
+        multiply(tile.row, tile.count, panel, next, later);
       });
     });
   }
