@@ -57,7 +57,8 @@ def build_module(
     files, names = source.files(), source.names
     if files is not None:
         weights.check(plan, whole, names, files)
-    own = plan if parts.decoder is whole else _assemble(parts, replace(on_meta, shared={}))
+    is_whole = parts.decoder is whole
+    own = plan if is_whole else _assemble(parts, replace(on_meta, shared={}))
     need = sum(parameter.numel() * parameter.element_size() for parameter in own.parameters())
     if files is not None and (source.stored_as or source.located.gguf):
         need = min(need, sum(file.stat().st_size for file in files.files))
@@ -76,9 +77,7 @@ def build_module(
     else:
         cache = packed_weights(source, files, builder)
         files, names = attached.files(files, names, whole, module)
-        weights.load(
-            module, parts.decoder, names, files, source.on_progress, cache.restore, is_checked=parts.decoder is whole
-        )
+        weights.load(module, parts.decoder, names, files, source.on_progress, cache.restore, is_checked=is_whole)
         cache.store(module)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     module = module.eval().requires_grad_(False)

@@ -88,8 +88,7 @@ class Planner:
         state = self._state
         self._preempt_until_fit(builder.ahead)
         if state.clients.num_clients > 1:
-            first = self._preempt_over_share(builder)
-            builder.shares = self._shares.divide(builder.budget, max_background, first)
+            builder.shares = self._shares.divide(builder.budget, max_background, self._preempt_over_share(builder))
         self._schedule_running(builder)
         self._schedule_waiting(builder)
         if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now

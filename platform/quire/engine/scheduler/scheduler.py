@@ -87,10 +87,8 @@ class Scheduler:
     def _is_full_for(self, client: str) -> bool:
         """Whether the queue is full and the client has at least its share of it: no client can lock out another."""
         state, max_requests = self._state, self._limits.max_num_queued_reqs
-        if len(state.groups) < max_requests:
-            return False
         mine = state.clients.num_requests(client)
-        return mine >= max_requests // (state.clients.num_clients + (mine == 0))
+        return len(state.groups) >= max_requests and mine >= max_requests // (state.clients.num_clients + (mine == 0))
 
     def abort(self, request_id: str, index: int | None = None) -> list[SeqDelta]:
         """End a request, or one of its seqs, at any time; unknown ids are ignored."""
