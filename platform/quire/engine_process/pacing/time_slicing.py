@@ -9,8 +9,8 @@ Each model has used some seconds of the device; the model that has used the leas
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
 models, at the same long-term share. Among three or more models slices are shorter, and a model that is behind gets its
-next slice only after another's, unless it is behind by more than a slice. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work;
-the caller supplies all times.
+next slice only after another's, unless it is behind by more than a slice. This is start-time fair queueing (Goyal, Vin &
+Cheng, 1996) with seconds for work; the caller supplies all times.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
 
 STEPS_WAITED = 4
-"""Slices have more than one step only while so many steps of other models lie between two of a model at most: a token of
-a stream among several models would wait very long otherwise."""
+"""Slices have more than one step only while at most so many steps of other models lie between two of a model's: a token
+of a stream among several models would wait very long otherwise."""
 
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
