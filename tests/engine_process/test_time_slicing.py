@@ -67,16 +67,6 @@ def test_the_more_models_have_streams_the_fewer_steps_each_has_in_a_row():
         assert all(max(gaps(ends[name])[5:]) <= longest * 0.01 + 1e-6 for name in names), count
 
 
-def test_a_model_that_is_behind_catches_up_without_a_long_row_of_steps():
-    turns = two(TimeSlicer())
-    costs, streams = {"quiet": lambda _: 0.01, "busy": lambda _: 0.01}, {"quiet": 1, "busy": 1}
-    run(turns, costs, 1, streams=streams)
-    turns.record("quiet", 0.05, 1, alone=False, num_generating=1)
-    ends = run(turns, costs, 1, streams=streams)
-    assert max(gaps(ends["quiet"])) <= 0.04 + 1e-6
-    assert len(ends["busy"]) - len(ends["quiet"]) == pytest.approx(5, abs=3)
-
-
 @pytest.mark.parametrize(("token_s", "longest_s"), [(0.001, 0.032), (0.0002, 0.0305)])
 def test_long_prompts_beside_it_hold_a_model_up_for_three_of_its_steps_or_the_least_tokens(token_s, longest_s):
     def prefill(limit):

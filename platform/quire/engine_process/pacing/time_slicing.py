@@ -8,9 +8,8 @@ which get nothing of such a step, it is limited to some of their steps, and to a
 Each model has used some seconds of the device; the model that has used the least goes next. A model that wakes up
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
-models, at the same long-term share. Among three or more models slices are shorter, and a model that is behind gets its
-next slice only after another's, unless it is behind by more than a slice. This is start-time fair queueing (Goyal, Vin &
-Cheng, 1996) with seconds for work; the caller supplies all times.
+models, at the same long-term share. Among three or more models slices are shorter. This is start-time fair queueing
+(Goyal, Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
 
 STEPS_WAITED = 4
-"""Slices have more than one step only while at most so many steps of other models lie between two of a model's: a token
-of a stream among several models would wait very long otherwise."""
+"""Slices have more than one step only if two steps of a model then have at most so many of other models between them:
+a token of a stream among several models would wait very long otherwise."""
 
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
@@ -112,8 +111,7 @@ class TimeSlicer:
             if STEPS_PER_SLICE * others_s > SLOW_ROUND * self._shares[self._current].step_s:
                 self._steps_in_slice += 1
                 return self._current
-        slice_s = {self._current: steps * self._shares[self._current].step_s} if self._current in names else {}
-        self._current = min(names, key=lambda n: self._shares[n].used_s + slice_s.get(n, 0.0))  # the first on a tie
+        self._current = min(names, key=lambda n: self._shares[n].used_s)  # the first one on a tie
         self._steps_in_slice = 1
         return self._current
 
