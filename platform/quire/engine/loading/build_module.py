@@ -84,7 +84,7 @@ def build_module(
     if callable(verify := getattr(module, "verify", None)):
         verify()
     size = ModuleSize(sum(parameter.numel() for parameter in plan.parameters()), need)
-    for part in list(plan.modules()):
+    for part in list(plan.modules()) if is_whole else ():  # else the shard has it
         vars(part).clear()  # they refer to themselves: the garbage collector would free them late
     return module, size
 
