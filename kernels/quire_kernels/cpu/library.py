@@ -1,15 +1,17 @@
 """The compiled ops as Python functions, through ctypes; `csrc/library.cpp` is the other side.
 
-Calls release the GIL. They run on torch's own thread pool: the OpenMP runtime that torch has loaded is visible to every
+Calls release the GIL, but see `Library.loading`. They run on torch's own thread pool: the OpenMP runtime that torch has loaded is visible to every
 library of the process, and this library links to none of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -86,15 +88,33 @@ def panel_units(inputs: int, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """The functions of one compiled library."""
+    """The functions of one compiled library. keeping_gil: the same ones, which keep the GIL; None: there are none."""
 
     isa: InstructionSet
     functions: Any
     panels: PanelMemory
+    keeping_gil: Any = None
+    _loading: set[int] = field(default_factory=set, init=False)
 
     def run(self, step: StepStruct, program: ctypes.Array[Instruction]) -> None:
         """Run a program. Every pointer in `step` and `program` must stay valid until this returns."""
-        self.functions.quire_run(ctypes.byref(step), program, len(program))
+        is_beside = self._loading and self.keeping_gil is not None and get_ident() not in self._loading
+        functions = self.keeping_gil if is_beside else self.functions
+        functions.quire_run(ctypes.byref(step), program, len(program))
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Around the load of a model in a thread of idle priority: programs that other threads run keep the GIL.
+
+        Python code of the load then stands still during a step. It would take a core from a thread of the step at the
+        next interrupt, for a tick of the system's clock (4 ms): each time that a thread gets the GIL it wakes up with a
+        new claim, which Linux' EEVDF scheduler grants even at idle priority.
+        """
+        self._loading.add(get_ident())
+        try:
+            yield
+        finally:
+            self._loading.discard(get_ident())
 
     def generate(self, step: StepStruct, program: ctypes.Array[Instruction], generation: GenerationStruct) -> None:
         """Run a program several times, each time on the tokens that the last run predicts."""
@@ -156,13 +176,15 @@ def load(isa: InstructionSet | None = None) -> Library:
                 "this machine supports none of the instruction sets (at least AVX2, or AArch64 with NEON, is required)"
             )
         isa = here[0]
-    return bound(isa, ctypes.CDLL(str(library(isa))))
+    path = str(library(isa))
+    return bound(isa, ctypes.CDLL(path), ctypes.PyDLL(path))
 
 
-def bound(isa: InstructionSet, functions: Any) -> Library:
+def bound(isa: InstructionSet, functions: Any, keeping_gil: Any = None) -> Library:
     """The ops of a loaded library, as ctypes has them. Raises BuildError if the system denies the instruction set."""
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    _declare(functions.quire_run, None, pointer, pointer, size)
+    for each in (functions, keeping_gil) if keeping_gil is not None else (functions,):
+        _declare(each.quire_run, None, pointer, pointer, size)
     _declare(functions.quire_generate, None, pointer, pointer, size, pointer)
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
@@ -190,7 +212,7 @@ def bound(isa: InstructionSet, functions: Any) -> Library:
     _declare(functions.quire_prepare, ctypes.c_int)
     if functions.quire_prepare():
         raise BuildError(f"the system does not let this process use {isa.name}")
-    return Library(isa, functions, PanelMemory())
+    return Library(isa, functions, PanelMemory(), keeping_gil)
 
 
 def _declare(function: Any, result: Any, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,7 @@ class EngineBuilder:
         """
         from quire.engine.build import build_engine
         from quire.engine.loading.load import choose_device
+        from quire.engine.memory.dummy_batch import run_first_step
         from quire.engine.memory.system_memory import free_bytes
         from quire.hooks.plugins_off import with_advice
 
@@ -97,14 +98,17 @@ class EngineBuilder:
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            engine = build_engine(
-                config,
-                found,
-                budget,
-                partial(tokenizer_of, config, self._tokenizers),
-                on_progress,
-                processes=self._processes,
-            )
+            with beside_steps(on_cpu):
+                engine = build_engine(
+                    config,
+                    found,
+                    budget,
+                    partial(tokenizer_of, config, self._tokenizers),
+                    on_progress,
+                    processes=self._processes,
+                )
+                if on_cpu and config.num_ranks == 1:
+                    run_first_step(engine.loaded, config.page_size)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         finally:  # the tier is as large as before, if the model was not loaded
@@ -231,6 +235,17 @@ class EngineBuilder:
         for on_cpu, ledger in self._ledgers.items():
             if ledger.reserved:
                 log.info("memory reserved on the %s:\n%s", "CPU" if on_cpu else "GPU", ledger.table())
+
+
+def beside_steps(on_cpu: bool) -> AbstractContextManager[None]:
+    """Around a load: steps of other models on the CPU do not give it the GIL while they compute."""
+    from quire_kernels.cpu.build import BuildError
+    from quire_kernels.cpu.library import load
+
+    with suppress(BuildError):  # then steps run without the compiled library
+        if on_cpu:
+            return load().loading()
+    return nullcontext()
 
 
 def device_budget(config: ModelConfig, num_left: int) -> MemoryBudget:

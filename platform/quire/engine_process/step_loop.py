@@ -161,19 +161,24 @@ class StepLoop:
         self._end(message.request_id, message.index)
         self._remove_drained()
 
+    @property
+    def num_busy(self) -> int:
+        """Models with work."""
+        return sum(engine.has_work for engine in self.engines.values())
+
     def stats(self) -> list[EngineStats]:
         return [engine.stats() for engine in self.engines.values()]
 
-    def step(self) -> float | None:
+    def step(self, beside_load: bool = False) -> float | None:
         """Run one step of one engine. Returns the seconds to wait before the next one; None: until a message arrives.
 
-        Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
+        beside_load: whether a model is being loaded. Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
         """
         self._kv.step(self.engines)
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
         pauses = {name: self._pauses[name].until - self._clock() for name in with_work if name in self._pauses}
         ready = self._background.may_step([name for name in with_work if pauses.get(name, 0) <= 0])
-        name = self._slicer.next(ready)
+        name = self._slicer.next(ready, beside_load)
         if name is None:
             return min(pauses.values(), default=None)
         deltas = self._step(name, ready)

@@ -10,9 +10,15 @@ from quire.isolation.idle_thread import compute_when_idle, compute_with
 SHARE_BESIDE_STEPS = 0.5
 """Of torch's threads, also at idle priority: a thread that a step has displaced holds the others of a team up."""
 
-PAUSE_BESIDE_LOADS = 0.1
+PAUSE_BESIDE_LOADS = 0.2
 """After a step the step loop pauses for this part of its time while a model is loaded, which needs cores and the GIL:
-streams that use all cores would hold the load up for as long as they run."""
+streams that use all cores would hold the load up for as long as they run. Among several models pauses are shorter, as
+there are several between two steps of a stream."""
+
+
+def pause_beside_loads(step_s: float, num_busy: int) -> float:
+    """Seconds without a step after one of `step_s`. num_busy: models with work."""
+    return PAUSE_BESIDE_LOADS * step_s / max(1, num_busy)
 
 
 class Served(Protocol):

@@ -8,8 +8,9 @@ which get nothing of such a step, it is limited to some of their steps, and to a
 Each model has used some seconds of the device; the model that has used the least goes next. A model that wakes up
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
-models, at the same long-term share. Among three or more models slices are shorter. This is start-time fair queueing
-(Goyal, Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
+models, at the same long-term share. Among three or more models slices are shorter. Two slices in a row are for a model
+that is more than one behind: streams of the others would wait twice as long. This is start-time fair queueing (Goyal,
+Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ STEPS_PER_SLICE = 3
 STEPS_WAITED = 4
 """Slices have more than one step only if two steps of a model then have at most so many of other models between them:
 a token of a stream among several models would wait very long otherwise."""
+
+MAX_CHARGED = 2
+"""A step without prompts counts at most as so many average ones of its model. One that other processes or a load hold
+up would otherwise delay its streams a second time: the other models would catch up."""
+
+STEPS_WAITED_BESIDE_LOADS = 2
+"""The same while a model is being loaded, which makes steps longer and is followed by steps with prompts."""
 
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
@@ -80,15 +88,15 @@ class TimeSlicer:
         self._shares.pop(name, None)
         self._idle.discard(name)
 
-    def next(self, with_work: Iterable[str]) -> str | None:
-        """The model that steps now; None if no model has work."""
+    def next(self, with_work: Iterable[str], beside_load: bool = False) -> str | None:
+        """The model that steps now; None if no model has work. beside_load: whether a model is being loaded."""
         names = list(with_work)
         if not names:
             return None
         for name in self._idle.intersection(names):
             self._shares[name].used_s = max(self._shares[name].used_s, self._virtual_s)
         self._idle = self._shares.keys() - set(names)
-        name = self._pick(names)
+        name = self._pick(names, STEPS_WAITED_BESIDE_LOADS if beside_load else STEPS_WAITED)
         self._virtual_s = max(self._virtual_s, self._shares[name].used_s)
         return name
 
@@ -104,21 +112,27 @@ class TimeSlicer:
         token_s = min(filter(None, (share.token_s, share.short_token_s)), default=0.0)
         return share.tokens_in(min(self._max_step_s, delayed_s), token_s, MIN_BESIDE_OTHERS + num_generating, 0)
 
-    def _pick(self, names: list[str]) -> str:
-        steps = max(1, min(STEPS_PER_SLICE, STEPS_WAITED // max(1, len(names) - 1)))
+    def _pick(self, names: list[str], most_waited: int) -> str:
+        steps = max(1, min(STEPS_PER_SLICE, most_waited // max(1, len(names) - 1)))
         if self._current in names and 0 < self._steps_in_slice < steps:
             others_s = sum(self._shares[n].step_s for n in names if n != self._current)
             if STEPS_PER_SLICE * others_s > SLOW_ROUND * self._shares[self._current].step_s:
                 self._steps_in_slice += 1
                 return self._current
-        self._current = min(names, key=lambda n: self._shares[n].used_s)  # the first one on a tie
+
+        def turn(name: str) -> float:
+            share = self._shares[name]
+            return share.used_s + (steps * share.step_s if name == self._current else 0.0)
+
+        self._current = min(names, key=turn)  # the first one on a tie
         self._steps_in_slice = 1
         return self._current
 
     def record(self, name: str, seconds: float, num_tokens: int, alone: bool, num_generating: int = 0) -> None:
         """Count a step of `num_tokens` that took `seconds`. alone: no other model had work."""
         share = self._shares[name]
-        share.used_s += seconds
+        is_usual = num_tokens <= num_generating and share.step_s > 0
+        share.used_s += min(seconds, MAX_CHARGED * share.step_s) if is_usual else seconds
         share.step_s = _averaged(share.step_s, seconds)
         if num_tokens >= min(MIN_TOKENS, share.max_tokens):
             share.token_s = _averaged(share.token_s, seconds / num_tokens)

@@ -80,6 +80,7 @@ class LetterModels:
             "max-num-seqs": 32,
             "device": "cpu",
             "enable-lora": True,
+            "weights-cache": str(self.root / "weights-cache"),
             "lora-modules": [
                 json.dumps({"name": name, "path": path, "base_model_name": name.split("-")[0]})
                 for name, path in self.adapters.items()
