@@ -21,6 +21,7 @@ from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.model_changes import LoadModel, UnloadModel, progress_reporter
 from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound
+from quire.isolation.idle_thread import run_when_idle
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 
@@ -119,7 +120,7 @@ class ModelMessageHandler:
         self._asleep: dict[str, EngineProtocol] = {}  # with weights and without a KV cache
         self._threads = LoadingThreads(loop.engines)
         self._loading = ThreadPoolExecutor(1, "model-loader", initializer=self._threads.begin)
-        self._closing = ThreadPoolExecutor(1, "model-closer")
+        self._closing = ThreadPoolExecutor(1, "model-closer", initializer=run_when_idle)
 
     def handle(self, message: LoadModel | UnloadModel | wire.SleepModel | wire.WakeModel) -> None:
         """Begin to carry out a message; it is answered later."""

@@ -28,7 +28,7 @@ from quire.engine_process.model_messages import (
     ModelMessageHandler,
     check_names,
 )
-from quire.engine_process.pacing.loading_threads import pause_beside_loads
+from quire.engine_process.pacing.loading_threads import LoadPauses
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.adapter_changes import ListAdapters, LoadAdapter, RegisterAdapter, UnloadAdapter
@@ -135,12 +135,13 @@ class EngineProcess:
     def run(self) -> None:
         """Serve until `Shutdown`, then notify the plugins and close the engines."""
         wait_s: float | None = 0
+        pauses = LoadPauses()
         while not self._stopping:
             self._handle_messages(wait_s)
             began = self._clock()
             wait_s = self._loop.step(self._models.is_loading)
             if wait_s == 0 and self._models.is_loading:
-                wait_s = pause_beside_loads(self._clock() - began, self._loop.num_busy)
+                wait_s = pauses.after(self._clock() - began, self._loop.num_busy)
         self._models.close()
         for engine in self._loop.engines.values():
             self._background.submit(self._registry.engine_stopping, engine.info)

@@ -10,15 +10,30 @@ from quire.isolation.idle_thread import compute_when_idle, compute_with
 SHARE_BESIDE_STEPS = 0.5
 """Of torch's threads, also at idle priority: a thread that a step has displaced holds the others of a team up."""
 
-PAUSE_BESIDE_LOADS = 0.2
-"""After a step the step loop pauses for this part of its time while a model is loaded, which needs cores and the GIL:
-streams that use all cores would hold the load up for as long as they run. Among several models pauses are shorter, as
-there are several between two steps of a stream."""
+PAUSE_BESIDE_LOADS = 0.15
+"""Part of the time of steps for which the step loop pauses while a model is loaded, which needs cores and the GIL:
+streams that use all cores would hold the load up for as long as they run."""
+
+LEAST_PAUSE_S = 0.002
+"""Shorter pauses would mostly pass while the threads of the load wake up; steps without a pause make up for longer ones.
+"""
 
 
-def pause_beside_loads(step_s: float, num_busy: int) -> float:
-    """Seconds without a step after one of `step_s`. num_busy: models with work."""
-    return PAUSE_BESIDE_LOADS * step_s / max(1, num_busy)
+class LoadPauses:
+    """The pauses of the step loop beside loads. Among several models they are rarer, as a stream waits for several
+    steps, each of which would add its part.
+    """
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+
+    def after(self, step_s: float, num_busy: int) -> float:
+        """Seconds without a step after one of `step_s`. num_busy: models with work."""
+        self._due_s += PAUSE_BESIDE_LOADS * step_s / max(1, num_busy)
+        if self._due_s < LEAST_PAUSE_S:
+            return 0.0
+        pause_s, self._due_s = self._due_s, 0.0
+        return pause_s
 
 
 class Served(Protocol):

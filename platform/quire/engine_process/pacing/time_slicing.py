@@ -9,7 +9,8 @@ Each model has used some seconds of the device; the model that has used the leas
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short, or a step has a part of a prompt: two of three tokens then arrive without waiting for the other
 models, at the same long-term share. Among three or more models slices are shorter. Two slices in a row are for a model
-that is more than one behind: streams of the others would wait twice as long. This is start-time fair queueing (Goyal,
+that is more than one behind: streams of the others would wait twice as long. While a model is being loaded, which makes
+steps longer, slices have one step, and steps with prompts are half as long. This is start-time fair queueing (Goyal,
 Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
 """
 
@@ -38,9 +39,6 @@ a token of a stream among several models would wait very long otherwise."""
 MAX_CHARGED = 2
 """A step without prompts counts at most as so many average ones of its model. One that other processes or a load hold
 up would otherwise delay its streams a second time: the other models would catch up."""
-
-STEPS_WAITED_BESIDE_LOADS = 2
-"""The same while a model is being loaded, which makes steps longer and is followed by steps with prompts."""
 
 SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
@@ -77,6 +75,7 @@ class TimeSlicer:
         self._idle: set[str] = set()
         self._current = ""
         self._steps_in_slice = 0
+        self._beside_load = False
         self._virtual_s = 0.0  # seconds used by a model that always had its fair share
 
     def add(self, name: str, max_tokens: int) -> None:
@@ -90,13 +89,13 @@ class TimeSlicer:
 
     def next(self, with_work: Iterable[str], beside_load: bool = False) -> str | None:
         """The model that steps now; None if no model has work. beside_load: whether a model is being loaded."""
-        names = list(with_work)
+        names, self._beside_load = list(with_work), beside_load
         if not names:
             return None
         for name in self._idle.intersection(names):
             self._shares[name].used_s = max(self._shares[name].used_s, self._virtual_s)
         self._idle = self._shares.keys() - set(names)
-        name = self._pick(names, STEPS_WAITED_BESIDE_LOADS if beside_load else STEPS_WAITED)
+        name = self._pick(names)
         self._virtual_s = max(self._virtual_s, self._shares[name].used_s)
         return name
 
@@ -110,10 +109,13 @@ class TimeSlicer:
             return share.tokens_in(self._max_step_s, share.token_s, MIN_TOKENS + num_generating, self._first_limit)
         delayed_s = max(MIN_DELAY_S, STEPS_DELAYED * min(self._shares[other].step_s for other in others))
         token_s = min(filter(None, (share.token_s, share.short_token_s)), default=0.0)
-        return share.tokens_in(min(self._max_step_s, delayed_s), token_s, MIN_BESIDE_OTHERS + num_generating, 0)
+        parts = 2 if self._beside_load else 1
+        least = MIN_BESIDE_OTHERS // parts + num_generating
+        return share.tokens_in(min(self._max_step_s, delayed_s / parts), token_s, least, 0)
 
-    def _pick(self, names: list[str], most_waited: int) -> str:
-        steps = max(1, min(STEPS_PER_SLICE, most_waited // max(1, len(names) - 1)))
+    def _pick(self, names: list[str]) -> str:
+        fitting = 1 if self._beside_load else STEPS_WAITED // max(1, len(names) - 1)
+        steps = max(1, min(STEPS_PER_SLICE, fitting))
         if self._current in names and 0 < self._steps_in_slice < steps:
             others_s = sum(self._shares[n].step_s for n in names if n != self._current)
             if STEPS_PER_SLICE * others_s > SLOW_ROUND * self._shares[self._current].step_s:
