@@ -224,8 +224,8 @@ def test_steps_are_limited_only_while_a_stream_or_another_model_waits_for_them()
     rig.submit("a", "r", max_tokens=1)
     rig.submit("b", "s", max_tokens=1)
     rig.run()
-    assert rig.engines["a"].steps[2:] == [512]
-    assert rig.engines["b"].steps == [None]
+    assert rig.engines["b"].steps == [512], "`a` has just had a step"
+    assert rig.engines["a"].steps[2:] == [None]
 
 
 def test_a_prompt_beside_a_stream_of_another_model_has_few_tokens_in_a_step():
@@ -235,6 +235,22 @@ def test_a_prompt_beside_a_stream_of_another_model_has_few_tokens_in_a_step():
     rig.submit("b", "s", max_tokens=1)
     rig.run()
     assert rig.engines["b"].steps == [MIN_BESIDE_OTHERS]
+
+
+def test_beside_the_load_of_a_model_it_has_half_as_many():
+    rig = Rig("a", "b")
+    rig.submit("a", "r", max_tokens=3)
+    rig.loop.step(beside_load=True)
+    rig.submit("b", "s", max_tokens=1)
+    rig.loop.step(beside_load=True)
+    assert rig.engines["b"].steps == [MIN_BESIDE_OTHERS // 2]
+
+
+def test_busy_models_are_counted():
+    rig = Rig("a", "b")
+    assert rig.loop.num_busy == 0
+    rig.submit("a", "r", max_tokens=3)
+    assert rig.loop.num_busy == 1
 
 
 def test_a_long_batch_on_one_model_at_most_doubles_the_others_median_time_between_tokens():

@@ -6,16 +6,16 @@ import pytest
 from quire.engine_process.pacing.time_slicing import MIN_TOKENS, TimeSlicer
 
 
-def run(turns, cost_s, until_s, active=lambda name, now: True, streams=None):
+def run(turns, cost_s, until_s, active=lambda name, now: True, streams=None, beside_load=False):
     """Step models whose steps take `cost_s(name, tokens)`; the times at which each ended a step.
 
-    streams: numbers of them by model; the other models compute prompts.
+    streams: numbers of them by model; the other models compute prompts. beside_load: whether a model is being loaded.
     """
     streams = streams or {}
     now, ends = 0.0, {name: [] for name in cost_s}
     while now < until_s:
         names = [name for name in cost_s if active(name, now)]
-        name = turns.next(names)
+        name = turns.next(names, beside_load)
         generating = streams.get(name, 0)
         others = [other for other in names if other != name and other in streams]
         limit = turns.limit(name, generating, others) if len(names) > 1 else None
@@ -67,6 +67,31 @@ def test_the_more_models_have_streams_the_fewer_steps_each_has_in_a_row():
         assert all(max(gaps(ends[name])[5:]) <= longest * 0.01 + 1e-6 for name in names), count
 
 
+def test_models_do_not_have_two_slices_in_a_row_after_a_step_of_another_was_held_up():
+    names, costs = ("quiet", "busy"), {"quiet": 0.01, "busy": 0.0099}
+    held_up = {20, 50, 80}
+
+    def cost(name):
+        numbers = itertools.count()
+        return lambda _: 0.1 if next(numbers) in held_up and name == "quiet" else costs[name]
+
+    ends = run(two(TimeSlicer()), {name: cost(name) for name in names}, 3, streams=dict.fromkeys(names, 1))
+    usual = [gap for gap in gaps(ends["quiet"])[5:] if gap < 0.09]
+    assert len(usual) > 100
+    assert max(usual) <= 0.01 + 4 * 0.0099 + 1e-6
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_models_take_turns_beside_the_load_of_another(count):
+    names = [str(number) for number in range(count)]
+    turns = TimeSlicer()
+    for name in names:
+        turns.add(name, 2048)
+    costs, streams = dict.fromkeys(names, lambda _: 0.01), dict.fromkeys(names, 1)
+    ends = run(turns, costs, 10, streams=streams, beside_load=True)
+    assert all(max(gaps(ends[name])[5:]) <= count * 0.01 + 1e-6 for name in names)
+
+
 @pytest.mark.parametrize(("token_s", "longest_s"), [(0.001, 0.032), (0.0002, 0.0305)])
 def test_long_prompts_beside_it_hold_a_model_up_for_three_of_its_steps_or_the_least_tokens(token_s, longest_s):
     def prefill(limit):
@@ -77,7 +102,7 @@ def test_long_prompts_beside_it_hold_a_model_up_for_three_of_its_steps_or_the_le
     turns.add("slow", 2048)
     seconds = gaps(run(turns, costs, 30, streams={"quiet": 1})["quiet"])
     assert max(seconds[50:]) <= 2 * longest_s + 0.011, "two models with prompts have a step each"
-    assert median(seconds) <= 2.2 * 0.01
+    assert sum(gap <= 0.011 for gap in seconds) >= 0.45 * len(seconds), "it has two steps in a row"
 
 
 def test_a_device_that_computes_prompts_fast_gets_long_ones_beside_other_models():

@@ -1,7 +1,7 @@
 """The compiled ops as Python functions, through ctypes; `csrc/library.cpp` is the other side.
 
-Calls release the GIL, but see `Library.loading`. They run on torch's own thread pool: the OpenMP runtime that torch has loaded is visible to every
-library of the process, and this library links to none of its own.
+Calls release the GIL, but see `Library.loading`. They run on torch's own thread pool: the OpenMP runtime that torch has
+loaded is visible to every library of the process, and this library links to none of its own.
 """
 
 from __future__ import annotations

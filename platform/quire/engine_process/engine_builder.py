@@ -108,7 +108,7 @@ class EngineBuilder:
                     processes=self._processes,
                 )
                 if on_cpu and config.num_ranks == 1:
-                    run_first_step(engine.loaded, config.page_size)
+                    run_first_step(engine.loaded, config.page_size)  # what it makes would hold up the first request
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         finally:  # the tier is as large as before, if the model was not loaded

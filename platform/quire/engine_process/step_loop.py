@@ -172,7 +172,8 @@ class StepLoop:
     def step(self, beside_load: bool = False) -> float | None:
         """Run one step of one engine. Returns the seconds to wait before the next one; None: until a message arrives.
 
-        beside_load: whether a model is being loaded. Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
+        beside_load: whether a model is being loaded. Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a
+        model in a row.
         """
         self._kv.step(self.engines)
         with_work = [name for name, engine in self.engines.items() if engine.has_work]

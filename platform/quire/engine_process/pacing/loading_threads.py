@@ -15,8 +15,7 @@ PAUSE_BESIDE_LOADS = 0.15
 streams that use all cores would hold the load up for as long as they run."""
 
 LEAST_PAUSE_S = 0.002
-"""Shorter pauses would mostly pass while the threads of the load wake up; steps without a pause make up for longer ones.
-"""
+"""Shorter pauses would mostly pass while the threads of the load wake up. Several steps share a longer one."""
 
 
 class LoadPauses:
