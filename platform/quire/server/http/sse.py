@@ -109,16 +109,15 @@ class EventStream(Response):
 
     async def _send(self, begin: Send, send: Send) -> None:
         await begin({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            while await self._more():
+        ended = False
+        with contextlib.suppress(OSError):
+            while not ended:
+                await self._more()
                 unsent, self._unsent = self._unsent, []
-                await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": True})
-        except OSError:
-            return
-        error = self._running.exception()
-        if error is not None:
-            await send({"type": "http.response.body", "body": self._failure(error), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                ended = self._running.done()
+                if ended and (error := self._running.exception()) is not None:
+                    unsent.append(self._failure(error))
+                await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": not ended})
 
     async def _close(self) -> None:
         """Cancel `run`, and wait until it has ended."""
