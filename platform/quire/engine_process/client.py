@@ -154,6 +154,7 @@ class EngineClient:
         finally:
             for entry in batch.entries:
                 self.end(entry)
+            batch.entries.clear()  # they refer to the batch, and it to them: no work for the garbage collector
 
     def begin(self, name: str, request: Request, batch: RequestBatch) -> InFlightRequest:
         """Send a request of a batch to the engine process; `end` it. Raises EngineDied and BadRequest."""

@@ -105,9 +105,12 @@ class InFlightRequests:
         return self._entries.get(request_id)
 
     def on_deltas(self, deltas: Iterable[SeqDelta]) -> None:
-        """Pass each delta to its request; deltas of requests that are not in flight are dropped."""
+        """Pass each delta to its request; deltas of requests that are not in flight are dropped.
+
+        Those with a first token come first: a client waits for it, and what is passed on first is sent first.
+        """
         entries = self._entries
-        for delta in deltas:
+        for delta in sorted(deltas, key=_goes_on):
             entry = entries.get(delta.request_id)
             if entry is not None:
                 entry.on_delta(delta)
@@ -134,3 +137,8 @@ class InFlightRequests:
         except TimeoutError:
             return False
         return True
+
+
+def _goes_on(delta: SeqDelta) -> bool:
+    """Whether its request had deltas before."""
+    return delta.num_cached_tokens is None

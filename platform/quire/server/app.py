@@ -89,6 +89,7 @@ class _App(FastAPI):
                 await error_response(EngineDied(UNFINISHED))(scope, receive, send)
         finally:
             use.end()
+            del scope[RAW_SEND]  # refers to what has the scope: no work for the garbage collector
 
 
 def build_service(

@@ -7,6 +7,7 @@ import pytest
 from client_rig import collect, request, tokens
 from delta_streams import deltas_of
 from fake_engine_process import NEVER_ENDS, RAISES, REFUSED, SEQ_ERROR
+from reference_cycles import cyclic
 
 from quire.errors import (
     BadRequest,
@@ -23,6 +24,12 @@ async def test_a_request_travels_to_the_host_and_its_deltas_back(client):
     assert tokens(deltas) == [1, 2, 3, 4, 5]
     assert deltas[-1].finish_reason == "length"
     assert client.num_in_flight == 0
+
+
+async def test_a_request_leaves_nothing_for_the_garbage_collector(client):
+    with cyclic("quire") as left:
+        await client.run("a", [request("r", max_tokens=5), request("s", max_tokens=3)], lambda delta: None)
+    assert not left
 
 
 async def test_aliases_lead_to_the_model_and_unknown_names_to_an_error(client):

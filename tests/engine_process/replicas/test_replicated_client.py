@@ -8,6 +8,7 @@ import pytest
 from client_rig import collect, config, drain, request, tokens
 from delta_streams import deltas_of
 from fake_engine_process import DIES, NEVER_ENDS, REFUSED
+from reference_cycles import cyclic
 
 from quire.errors import (
     BadRequest,
@@ -58,6 +59,13 @@ async def test_a_call_with_many_requests_is_spread_and_ends_when_all_have(start)
     await client.run("a", many, lambda delta: delta.finish_reason and ended.append(delta.request_id))
     assert sorted(ended, key=int) == [str(i) for i in range(600)]
     assert (in_flight(client), loads(client)) == ([0, 0], [0, 0])
+
+
+async def test_a_request_leaves_nothing_for_the_garbage_collector(start):
+    client = await start()
+    with cyclic("quire") as left:
+        await client.run("a", [request("r", max_tokens=5), request("s", max_tokens=3)], lambda delta: None)
+    assert not left
 
 
 async def test_the_first_error_of_a_call_ends_its_requests_on_all_replicas(start):

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from fake_client import PretendClient, http, pretend_app
 from live_server import chunks_of, live
+from reference_cycles import cyclic
 
 from quire.errors import BadRequest, EngineDied, Overloaded
 from quire.server.http.sse import EventStream, cancel_on_disconnect
@@ -188,7 +189,7 @@ async def test_a_stream_ends_its_source_when_the_client_goes_while_the_answer_be
         await never()
 
     stream = EventStream(run)
-    await stream.wait_first(never)
+    await stream.wait_first(receive)
     await stream({"type": "http"}, receive, send)
     assert ended.is_set()
 
@@ -243,3 +244,20 @@ async def test_work_for_a_client_that_stays_is_simply_done():
         return 7
 
     assert await cancel_on_disconnect(receive, work()) == 7
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_leaves_nothing_for_the_garbage_collector(tmp_path, path, stream):
+    """A collection stops all streams: with 20,000 objects in cycles for 20 ms."""
+    said = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    body = {**said, "max_tokens": 5, "stream": stream, "return_token_ids": True}
+    app = pretend_app(tmp_path, PretendClient(ends_after=5))
+    async with live(app) as (url, server), httpx.AsyncClient(timeout=60) as client:
+        await client.post(url + path, json=body)
+        with cyclic("quire", "uvicorn", "starlette") as left:
+            for _ in range(3):
+                assert (await client.post(url + path, json=body)).status_code == 200
+            while server.server_state.tasks:
+                await asyncio.sleep(0)
+    assert not left

@@ -164,6 +164,8 @@ class ReplicatedClient:
             for one in placed.values():
                 self._router.ended(one.placement)
                 one.client.end(one.entry)
+            placed.clear()  # they refer to the batch, and it to them: no work for the garbage collector
+            batch.entries.clear()
 
     def _begin(self, name: str, request: Request, batch: RequestBatch) -> PlacedRequest:
         if any(client.requests.get(request.id) is not None for client in self.replicas):

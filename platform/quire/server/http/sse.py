@@ -16,6 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.server.http.cancel_scope import CancelScope
 from quire.server.http.errors import ClientDisconnected, as_quire_error, error_object
 
 T = TypeVar("T")
@@ -42,6 +43,9 @@ class EventStream(Response):
 
     `run` starts at once in its own task; `put` may be called from anywhere on the event loop. An exception of `run`
     becomes an error object in the stream, which `failure` makes, because the status has been sent by then.
+
+    The task of the request waits for events itself, and one task watches the client from the first wait to the end:
+    each change of tasks before the first event would let the events of all other streams go first.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class EventStream(Response):
         self._reader: asyncio.Future[None] | None = None
         self._running = asyncio.create_task(run(self._put))
         self._running.add_done_callback(lambda _: self._wake())
+        self._connected = CancelScope()
+        self._watching: asyncio.Task[None] | None = None
 
     def _put(self, data: bytes) -> None:
         if data:
@@ -75,44 +81,51 @@ class EventStream(Response):
         return bool(self._unsent)
 
     async def wait_first(self, receive: Receive) -> None:
-        """Return when the first event is there.
+        """Return when the first event is there. receive: the one that the response is called with later.
 
         Raises what `run` raised before it, and `ClientDisconnected` if the client went first; `run` has ended then.
         """
+        self._watch(receive)
         try:
-            await cancel_on_disconnect(receive, self._first())
+            with self._connected:
+                if not await self._more():
+                    self._running.result()
         except BaseException:
-            await self.close()
+            await self._close()
             raise
 
-    async def _first(self) -> None:
-        if not await self._more():
-            self._running.result()
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._watch(receive)
         try:
-            with contextlib.suppress(ClientDisconnected):
-                await cancel_on_disconnect(receive, self._send(send, scope.get(RAW_SEND, send)))
+            with contextlib.suppress(ClientDisconnected), self._connected:
+                await self._send(send, scope.get(RAW_SEND, send))
         finally:
-            await self.close()
+            await self._close()
+
+    def _watch(self, receive: Receive) -> None:
+        if self._watching is None:
+            self._watching = asyncio.create_task(_disconnected(receive))
+            self._watching.add_done_callback(lambda _: self._connected.stop(ClientDisconnected()))
 
     async def _send(self, begin: Send, send: Send) -> None:
         await begin({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            while await self._more():
+        ended = False
+        with contextlib.suppress(OSError):
+            while not ended:
+                await self._more()
                 unsent, self._unsent = self._unsent, []
-                await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": True})
-        except OSError:
-            return
-        error = self._running.exception()
-        if error is not None:
-            await send({"type": "http.response.body", "body": self._failure(error), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                ended = self._running.done()
+                if ended and (error := self._running.exception()) is not None:
+                    unsent.append(self._failure(error))
+                await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": not ended})
 
-    async def close(self) -> None:
-        """Cancel `run` and wait until it has ended."""
-        self._running.cancel()
-        await gather_quietly(self._running)
+    async def _close(self) -> None:
+        """Cancel `run`, and wait until it has ended."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if not self._running.done():
+            self._running.cancel()
+            await gather_quietly(self._running)
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 
 from quire.errors import QuireError
-from quire.server.jobs.active import ActiveJobs, CancelScope
+from quire.server.http.cancel_scope import CancelScope
+from quire.server.jobs.active import ActiveJobs
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.request_timers import RequestTimers
 from quire.server.metrics.telemetry import Telemetry
@@ -52,7 +53,6 @@ class GenerationJob:
         needed: LogprobsIn = "deltas" if streams else "result"
         self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
         self._timers = RequestTimers(requests, model, telemetry, metrics, streams)
-        self._timers.num_output = lambda number: self.collectors[number].num_output_tokens if self.shows_output else 0
         self.shows_output = True
         """Whether the client gets the tokens; else they do not count as output."""
         self._numbers = {request.id: number for number, request in enumerate(requests)}
@@ -77,7 +77,7 @@ class GenerationJob:
         """
         requests = [to_engine_request(request) for request in self.requests]
         counting = self._ticket.running(self.requests, self._num_generated) if self._ticket else nullcontext()
-        with counting, self._inflight.running(self), self._timers.running(self._done), self._stopping:
+        with counting, self._inflight.running(self), self._timers.running(self._done, self._num_output), self._stopping:
             await self._client.run(self.model, requests, partial(self._push, on_text))
         await self._timers.stored()
 
@@ -96,6 +96,9 @@ class GenerationJob:
         if collector.aborts:  # stop strings are found here, not in the engine
             for request_id, index in collector.take_aborts():
                 self._client.abort(request_id, index)
+
+    def _num_output(self) -> list[int]:
+        return [collector.num_output_tokens if self.shows_output else 0 for collector in self.collectors]
 
     def _num_generated(self) -> int:
         return sum(collector.num_output_tokens for collector in self.collectors)

@@ -10,7 +10,8 @@ from contextlib import nullcontext
 
 from quire.errors import QuireError
 from quire.params.pooling import PoolingResult
-from quire.server.jobs.active import ActiveJobs, CancelScope
+from quire.server.http.cancel_scope import CancelScope
+from quire.server.jobs.active import ActiveJobs
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.request_timers import RequestTimers
 from quire.server.metrics.telemetry import Telemetry

@@ -101,25 +101,33 @@ class RequestTimers:
         self._model, self._telemetry, self._metrics = model, telemetry, metrics
         self._tracing = telemetry.tracing
         self._scope = self._tracing.scope(streams) if self._tracing else None
-        self.num_output: Callable[[int], int] = lambda number: self._timers[number].num_generated
-        """Tokens that the client got of a numbered request, for accounts."""
 
     def __getitem__(self, number: int) -> RequestTimer:
         return self._timers[number]
 
     @contextmanager
-    def running(self, done: Callable[[], Sequence[bool]]) -> Iterator[None]:
-        """While the call runs; then all requests are reported. done: which of them have finished."""
+    def running(
+        self, done: Callable[[], Sequence[bool]], num_output: Callable[[], Sequence[int]] | None = None
+    ) -> Iterator[None]:
+        """While the call runs; then all requests are reported.
+
+        done: which of them have finished. num_output: tokens of each that the client got, for accounts; None: all.
+        """
+
+        def end(reason: str, error: QuireError | None = None) -> None:
+            counts = num_output() if num_output else [timer.num_generated for timer in self._timers]
+            self._end(reason, done(), counts, error)
+
         try:
             yield
         except (Overloaded, BadRequest) as error:
             self._on_rejected(error)
             raise
         except QuireError as error:
-            self._end("error", done(), error)
+            end("error", error)
             raise
         finally:
-            self._end("abort", done())
+            end("abort")
 
     def _on_rejected(self, error: Overloaded | BadRequest) -> None:
         """Count a rejection; requests that have not started are not reported as ended."""
@@ -131,15 +139,17 @@ class RequestTimers:
         """Wait until the ended requests are in the accounts, if these are stored; see `UsageLedger.stored`."""
         await self._telemetry.usage.stored()
 
-    def _end(self, reason: str, done: Sequence[bool], error: QuireError | None = None) -> None:
+    def _end(
+        self, reason: str, done: Sequence[bool], num_output: Sequence[int], error: QuireError | None = None
+    ) -> None:
         """Report all requests: with their own finish reason if `done`, otherwise with `reason` and `error`."""
         outcome: Outcome = "failed" if reason == "error" else "aborted"
         records = []
-        for number, (timer, finished) in enumerate(zip(self._timers, done, strict=True)):
+        for timer, finished, count in zip(self._timers, done, num_output, strict=True):
             if not timer.ended:
                 summary, timings = timer.end(None if finished else reason)
                 self._telemetry.finished(summary, timings, self._record(timer, summary, None if finished else error))
-                ended = Ending("finished" if finished else outcome, timer.started, self.num_output(number), timer.cost)
+                ended = Ending("finished" if finished else outcome, timer.started, count, timer.cost)
                 records.append(record_of(timer.request, summary, ended))
         if records:
             self._telemetry.usage.add(records)

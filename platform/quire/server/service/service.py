@@ -92,8 +92,8 @@ class Service:
         """`parse_request` for a body that was read already."""
         body = read.value
         given = body.get("model")
-        default = self.residency.registrations.default_for(*filters)
-        name = given if isinstance(given, str) and given else default
+        default = partial(self.residency.registrations.default_for, *filters)
+        name = given if isinstance(given, str) and given else default()
         with self.inflight.pending():
             if self.gates.are_loaded:
                 body = await self.gates.admit(request.scope["path"], name, body, request.headers)
@@ -101,7 +101,7 @@ class Service:
         check_list_lengths(body)
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
-        model = fields.model or (None if adapters else default)  # an adapter determines its model
+        model = fields.model or (None if adapters else default())  # an adapter determines its model
         receive = request.receive if isinstance(request, HttpRequest) else None
 
         def key_of(alias: ModelAlias) -> str | None:

@@ -128,8 +128,8 @@ def every_name(name: str) -> bool:
     return True
 
 
-def _matches(name: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
+def _matches(name: str, globs: tuple[str, ...]) -> bool:
+    return globs == EVERYTHING or any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _least(limits: Iterable[int | None]) -> int | None:

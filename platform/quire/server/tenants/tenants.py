@@ -42,6 +42,7 @@ class Tenants:
     ) -> None:
         self._path, self._clock, self._now = path, clock, now
         self._meters: dict[tuple[str, str], Meter] = {}
+        self._callers: dict[str, Caller] = {}  # by the id of the key
         self._seen = _signature(path)
         self._file = self._read()
         self._anchor = (now(), clock())
@@ -92,6 +93,7 @@ class Tenants:
 
     def _apply(self, file: KeyFile) -> None:
         self._file = file
+        self._callers.clear()
         self._anchor = (self._now(), self._clock())
         known = {key.id: key for key in file.keys.values()}
         for (tenant, key_id), meter in list(self._meters.items()):
@@ -122,7 +124,10 @@ class Tenants:
             return None
         if key.expires is not None and key.expires <= self.time:
             raise Unauthorized("The API key has expired.")
-        return Caller(key.tenant, key)
+        caller = self._callers.get(key.id)
+        if caller is None:
+            caller = self._callers[key.id] = Caller(key.tenant, key)
+        return caller
 
     def find_client(self, client: str) -> Caller | None:
         """The tenant that a client's name stands for, for work without a key; None for another client.
