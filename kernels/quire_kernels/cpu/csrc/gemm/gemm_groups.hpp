@@ -83,7 +83,11 @@ class GemmGroups {
  private:
   static constexpr int64_t ITEMS = 6;          // of each thread, if there are enough rows: they end at about the same time
   static constexpr int64_t FEWEST_TILES = 8;   // of an item, which may begin with decompressing its panels
-  static constexpr int64_t FEWEST_PANELS = 2;  // of a group: each reads the rows again
+#if defined(__AVX512F__)
+  static constexpr int64_t FEWEST_PANELS = 1;  // of a group
+#else
+  static constexpr int64_t FEWEST_PANELS = 2;  // of a group: rows are widened again for each
+#endif
   static int64_t ceil_div(int64_t all, int64_t size) { return (all + size - 1) / size; }
 
   int64_t first_panel(int64_t group) const { return panels_ * group / groups_; }
