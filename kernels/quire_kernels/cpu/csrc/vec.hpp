@@ -53,20 +53,23 @@ inline F16 rounded<bf16>(F16 x) {
 #endif
 
 inline F16 zero() { return set1(0.0f); }
-inline void store(float* p, F16 x, F16 y) {
+template <class T>
+inline void store(T* p, F16 x, F16 y) {
   store(p, x);
   store(p + LANES, y);
 }
-
-inline F16 load(const bf16* p, int n) {
-  bf16 all[LANES] = {};
-  std::memcpy(all, p, n * sizeof(bf16));
+// The first n elements; loads set the others to zero.
+template <class T>
+inline F16 load(const T* p, int n) {
+  T all[LANES] = {};
+  std::memcpy(all, p, n * sizeof(T));
   return load(all);
 }
-inline void store(bf16* p, F16 x, int n) {
-  bf16 all[LANES];
+template <class T>
+inline void store(T* p, F16 x, int n) {
+  T all[LANES];
   store(all, x);
-  std::memcpy(p, all, n * sizeof(bf16));
+  std::memcpy(p, all, n * sizeof(T));
 }
 
 inline float to_float(float x) { return x; }
@@ -81,6 +84,16 @@ inline void put(bf16* p, float x) { store(p, set1(x), 1); }
 
 template <class T>
 constexpr int PER_UNIT = 4 / sizeof(T);
+
+// The type in which tiles of several rows take rows of T. Without instructions that multiply bfloat16, rows are widened
+// once for a tile and all panels that it is multiplied with, and weights in registers.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+template <class T>
+using RowElement = float;
+#else
+template <class T>
+using RowElement = T;
+#endif
 
 // 2 to the x, as 2^n · 2^r. 0 far below -126; x may be any finite number below 127. For float32, |r| ≤ 1/2 and 2^r
 // is its Taylor series to the 6th power (error below 2e-7). For a result that is stored as bfloat16, 0 ≤ r < 1 and

@@ -16,16 +16,6 @@ inline void store(float* p, F16 x) {
   _mm256_storeu_ps(p, x.a);
   _mm256_storeu_ps(p + 8, x.b);
 }
-inline F16 load(const float* p, int n) {
-  float all[LANES] = {};
-  std::memcpy(all, p, n * sizeof(float));
-  return load(all);
-}
-inline void store(float* p, F16 x, int n) {
-  float all[LANES];
-  store(all, x);
-  std::memcpy(p, all, n * sizeof(float));
-}
 inline F16 operator+(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline F16 operator-(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline F16 operator*(F16 x, F16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -120,20 +110,19 @@ inline void store(bf16* p, F16 x) {
   _mm_storeu_si128(q, narrow(x.a));
   _mm_storeu_si128(q + 1, narrow(x.b));
 }
-inline void store(bf16* p, F16 x, F16 y) {
-  store(p, x);
-  store(p + LANES, y);
-}
 inline F16 dot(F16 acc, U16 x, U16 y, float) {
   return {_mm256_fmadd_ps(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(y.a), acc.a),
           _mm256_fmadd_ps(_mm256_castsi256_ps(x.b), _mm256_castsi256_ps(y.b), acc.b)};
 }
-inline __m256 dot_half(__m256 acc, __m256i x, __m256i y) {
+// the bfloat16 I of each unit, widened
+template <int I>
+inline U16 widened(U16 x) {
+  if constexpr (I == 0) return {_mm256_slli_epi32(x.a, 16), _mm256_slli_epi32(x.b, 16)};
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
-  const __m256 x0 = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), y0 = _mm256_castsi256_ps(_mm256_slli_epi32(y, 16));
-  const __m256 x1 = _mm256_castsi256_ps(_mm256_and_si256(x, high)), y1 = _mm256_castsi256_ps(_mm256_and_si256(y, high));
-  return _mm256_fmadd_ps(x1, y1, _mm256_fmadd_ps(x0, y0, acc));
+  return {_mm256_and_si256(x.a, high), _mm256_and_si256(x.b, high)};
 }
-inline F16 dot(F16 acc, U16 x, U16 y, bf16) { return {dot_half(acc.a, x.a, y.a), dot_half(acc.b, x.b, y.b)}; }
+inline F16 dot(F16 acc, U16 x, U16 y, bf16) {
+  return dot(dot(acc, widened<0>(x), widened<0>(y), float{}), widened<1>(x), widened<1>(y), float{});
+}
 
 }  // namespace quire

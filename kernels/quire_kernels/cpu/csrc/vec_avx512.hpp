@@ -81,6 +81,16 @@ inline void transpose(U16 (&x)[LANES]) {
 inline F16 widen(__m256i x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))}; }
 inline F16 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 
+inline F16 dot(F16 acc, U16 a, U16 b, float) {
+  return {_mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), acc.v)};
+}
+
+// the bfloat16 I of each unit, widened
+template <int I>
+inline U16 widened(U16 x) {
+  return I == 0 ? _mm512_slli_epi32(x, 16) : _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+}
+
 #if defined(__AVX512BF16__)
 inline __m256i narrow(F16 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)); }
 inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
@@ -95,10 +105,7 @@ inline __m256i narrow(F16 x) {  // round to nearest, ties to even; NaN stays NaN
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, _mm512_set1_epi32(0x7fc00000)), 16));
 }
 inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
-  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  const __m512 a0 = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
-  const __m512 a1 = _mm512_castsi512_ps(_mm512_and_si512(a, high)), b1 = _mm512_castsi512_ps(_mm512_and_si512(b, high));
-  return {_mm512_fmadd_ps(a1, b1, _mm512_fmadd_ps(a0, b0, acc.v))};
+  return dot(dot(acc, widened<0>(a), widened<0>(b), float{}), widened<1>(a), widened<1>(b), float{});
 }
 #endif
 inline void store(bf16* p, F16 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
@@ -108,9 +115,6 @@ inline void store(bf16* p, F16 x, F16 y) {  // as one store, so that a load of b
 #else
   _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(narrow(x)), narrow(y), 1));
 #endif
-}
-inline F16 dot(F16 acc, U16 a, U16 b, float) {
-  return {_mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), acc.v)};
 }
 
 }  // namespace quire

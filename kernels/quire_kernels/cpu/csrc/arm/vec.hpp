@@ -43,16 +43,6 @@ inline F16 load(const float* p) {
 inline void store(float* p, F16 x) {
   with_parts(x, [&](int i, Floats part) { store_floats(p + i * WIDTH, part); });
 }
-inline F16 load(const float* p, int n) {
-  float all[LANES] = {};
-  std::memcpy(all, p, n * sizeof(float));
-  return load(all);
-}
-inline void store(float* p, F16 x, int n) {
-  float all[LANES];
-  store(all, x);
-  std::memcpy(p, all, n * sizeof(float));
-}
 inline F16 operator+(F16 x, F16 y) {
   return each_part<F16>([&](int i) { return x.v[i] + y.v[i]; });
 }
@@ -162,12 +152,13 @@ inline void store(bf16* p, F16 x) {
   uint16_t* bits = reinterpret_cast<uint16_t*>(p);
   with_parts(x, [&](int i, Floats part) { store_shorts(bits + i * WIDTH, bf16_bits(part)); });
 }
-inline void store(bf16* p, F16 x, F16 y) {
-  store(p, x);
-  store(p + LANES, y);
-}
 inline F16 rounded_to_bf16(F16 x) {
   return each_part<F16>([&](int i) { return reinterpret_cast<Floats>(bf16_bits(x.v[i]) << 16); });
+}
+// the bfloat16 I of each unit, widened
+template <int I>
+inline U16 widened(U16 x) {
+  return each_part<U16>([&](int i) { return I == 0 ? x.v[i] << 16 : x.v[i] & 0xffff0000; });
 }
 inline F16 dot(F16 sums, U16 x, U16 y, float) { return fma(floats_of(x), floats_of(y), sums); }
 inline F16 dot(F16 sums, U16 x, U16 y, bf16) {

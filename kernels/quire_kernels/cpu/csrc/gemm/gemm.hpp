@@ -21,14 +21,34 @@
 
 namespace quire {
 
-// `rows` rows of x, padded to the width of the panels.
-template <class T>
-const T* widened(const T* x, int64_t stride, int64_t rows, int64_t inputs, int64_t width) {
-  static thread_local ScratchBuffer<T> copy;
+// Rows of x as kernels take them, with `stride` elements between them.
+template <class X>
+struct TileRows {
+  const X* base;
+  int64_t stride;
+};
+
+// `rows` rows of x, padded with zeros to the width of the panels and widened to X: x itself if it is so already.
+template <class X, class T>
+TileRows<X> tile_rows(const T* x, int64_t stride, int64_t rows, int64_t inputs) {
+  const int64_t width = padded(inputs, INPUT_STEP);
+  if constexpr (sizeof(X) == sizeof(T))
+    if (width == inputs) return {x, stride};
+  static thread_local ScratchBuffer<X> copy;
   copy.fit(rows * width);
-  std::fill_n(copy.data(), rows * width, T{});
-  for (int64_t r = 0; r < rows; r++) std::memcpy(copy.data() + r * width, x + r * stride, inputs * sizeof(T));
-  return copy.data();
+  for (int64_t r = 0; r < rows; r++) {
+    const T* from = x + r * stride;
+    X* to = copy.data() + r * width;
+    if constexpr (sizeof(X) == sizeof(T)) {
+      std::memcpy(to, from, inputs * sizeof(T));
+      std::fill_n(to + inputs, width - inputs, X{});
+    } else {
+      int64_t i = 0;
+      for (; i + LANES <= inputs; i += LANES) store(to + i, load(from + i));
+      for (; i < width; i += LANES) store(to + i, load(from + i, static_cast<int>(std::max<int64_t>(0, inputs - i))));
+    }
+  }
+  return {copy.data(), width};
 }
 
 // x [rows, inputs] with `stride` elements between rows.
@@ -37,7 +57,6 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
                    const GemmOutput& to, PrefetchQueue& queue) {
   if (rows == 0) return;
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
-  const bool exact = inputs == w.inputs;
   alignas(64) float sums[2][Tiles::ROWS * PANEL];
   Epilogue<T> epilogue;  // of the previous sums
   int current = 0;
@@ -47,10 +66,9 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   const GemmTiling tiling(worker, Tiles::shape(row_bytes), rows, row_bytes, w, units);
   queue.spread(tiling.units_of_each(worker));
   tiling.each_tile(worker, [&](const GemmTile& tile) {
-    const T* some = x + tile.row * stride;
-    if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
+    const auto some = tile_rows<typename Tiles::Row>(x + tile.row * stride, stride, tile.count, w.inputs);
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
-      tiles.sums(tile, panel, some, exact ? stride : inputs, w.panel(panel, units), units, queue,
+      tiles.sums(tile, panel, some.base, some.stride, w.panel(panel, units), units, queue,
                  sums[current], [&] { epilogue.some(epilogue_rows); });
       epilogue.rest();
       epilogue = Epilogue<T>(w, to, panel, tile.row, tile.count, sums[current]);
@@ -66,18 +84,17 @@ void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t strid
                    const GemmOutput& to, PrefetchQueue& queue) {
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panel_units = units * PANEL;
   const int64_t row_bytes = stride * static_cast<int64_t>(sizeof(T));
-  const bool exact = inputs == w.inputs;
   alignas(64) float sums[Tiles::ROWS * PANEL];
   const uint32_t* weights = nullptr;
   const GemmGroups groups(worker, rows, Tiles::ROWS, w, units, panel_units * 4);
   queue.spread(groups.units_of_each(worker), groups.pace_of_panels());
   const auto begin = [&](int64_t first, int64_t last) { weights = tiles.group(w, first, last, units); };
   groups.each_tile(worker, begin, [&](const GroupTile& tile) {
-    const T *some = x + tile.row * stride, *after = some + tile.count * stride;
-    if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
+    const T *first = x + tile.row * stride, *after = first + tile.count * stride;
+    const auto some = tile_rows<typename Tiles::Row>(first, stride, tile.count, w.inputs);
     each_panel(tile, after, tile.count * row_bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream later) {
       prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
-      tiles.group_sums(tile.count, some, exact ? stride : inputs, weights + (panel - tile.first) * panel_units, units, sums, next, later);
+      tiles.group_sums(tile.count, some.base, some.stride, weights + (panel - tile.first) * panel_units, units, sums, next, later);
       apply_epilogue<T>(w, to, panel, tile.row, tile.count, sums);
     });
   });
@@ -89,11 +106,10 @@ template <class T, class Kernel>
 void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stride, int64_t rows, const Packed& w,
                   const GemmOutput& to) {
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
-  const bool exact = inputs == w.inputs;
-  const T* wide = exact ? x : widened(x, stride, rows, w.inputs, inputs);
+  const auto some = tile_rows<T>(x, stride, rows, w.inputs);
   alignas(64) float sums[Kernel::PANELS * Kernel::ROWS * PANEL];
   worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
-    kernel.sums(panels, wide, exact ? stride : inputs, w.units + first * units * PANEL, units, sums);
+    kernel.sums(panels, some.base, some.stride, w.units + first * units * PANEL, units, sums);
     for (int64_t i = 0; i < panels; i++) apply_epilogue<T>(w, to, first + i, 0, rows, sums + i * Kernel::ROWS * PANEL);
   });
 }
@@ -106,15 +122,13 @@ template <class T>
 void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed& w, const Rows<T>& y) {
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panels = w.panels();
   const int64_t groups = (panels + PANELS_AT_ONCE - 1) / PANELS_AT_ONCE;
-  const bool exact = inputs == w.inputs;
   const VectorRow<T> kernel;
   worker.each(x.parts * groups, [&](int64_t i) {
     alignas(64) float sums[PANELS_AT_ONCE * PANEL];
     const int64_t head = i / groups, first = i % groups * PANELS_AT_ONCE, some = std::min(PANELS_AT_ONCE, panels - first);
     const uint32_t* matrix = w.units + (head * panels + first) * units * PANEL;
     for (int64_t r = 0; r < rows; r++) {
-      const T* row = exact ? x.row(r, head) : widened(x.row(r, head), 0, 1, w.inputs, inputs);
-      kernel.sums(some, row, 0, matrix, units, sums);
+      kernel.sums(some, tile_rows<T>(x.row(r, head), 0, 1, w.inputs).base, 0, matrix, units, sums);
       const GemmOutput to{y.row(r, head), 0, nullptr, EpilogueKind::plain, Act{}, 0};
       for (int64_t j = 0; j < some; j++) apply_epilogue<T>(w, to, first + j, 0, 1, sums + j * PANEL);
     }
@@ -124,14 +138,17 @@ void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed
 template <class T>
 void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
               PrefetchQueue& queue) {
-#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 2)
+    if (w.book && rows <= FEW_COMPRESSED_ROWS)
+      return multiply_with<T>(worker, CompressedRows{*w.book}, x, stride, rows, w, to, queue);
+  if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
+#if defined(__x86_64__)
   if constexpr (sizeof(T) == 2)
     if (w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
   if (!w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, queue);
 #endif
   if constexpr (sizeof(T) == 2)
     if (w.book) return multiply_with<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
-  if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
   multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, queue);
 }
 

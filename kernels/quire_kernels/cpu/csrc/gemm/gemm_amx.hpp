@@ -31,6 +31,7 @@ inline void prefetch_units(const uint32_t* w) {
 inline void prefetch_near(const uint32_t* w) { prefetch_l1(w + NEAR * PANEL); }
 
 struct AmxTiles {
+  using Row = bf16;
   static constexpr int64_t ROWS = 32;
   static constexpr TileShape shape(int64_t) { return {ROWS, false, 1 << 20, ROWS}; }
   int64_t configured = 0;

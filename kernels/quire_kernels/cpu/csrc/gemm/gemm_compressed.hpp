@@ -1,6 +1,5 @@
-// Vector kernels of products with compressed panels, with sums in the order of `gemm/gemm_vector.hpp`. Panels are
-// decompressed in registers beside the products; if an item has many tiles, the first one decompresses a panel for
-// all.
+// Vector kernels of products with compressed panels, with sums in the order of `gemm/gemm_vector.hpp`. Few rows
+// decompress panels in registers beside the products; of more, the first tile of an item decompresses a panel for all.
 #pragma once
 #include "gemm/packed_compressed.hpp"
 #include "gemm/gemm_tiling.hpp"
@@ -9,7 +8,15 @@
 namespace quire {
 
 constexpr int64_t STREAM_AHEAD = 4096;
-constexpr int64_t FEW_TILES = 5;  // up to so many tiles each decompress what they read, beside their products
+// Up to so many rows decompress what each tile of them reads, beside their products.
+#if defined(__AVX512F__)
+constexpr int64_t FEW_COMPRESSED_ROWS = 48;
+#elif defined(__AVX2__)
+constexpr int64_t FEW_COMPRESSED_ROWS = 2;
+#else
+constexpr int64_t FEW_COMPRESSED_ROWS = 10;
+#endif
+constexpr int MAX_COMPRESSED_ROWS = std::min<int>(MAX_ROWS, FEW_COMPRESSED_ROWS);  // of a tile
 
 // Reads a compressed panel from its first unit to its last.
 class CompressedPanelReader {
@@ -70,7 +77,7 @@ template <int ROWS>
   }
 }
 
-template <int MAX = MAX_ROWS>
+template <int MAX = MAX_COMPRESSED_ROWS>
 inline void sum_some_compressed(int64_t rows, const bf16* x, int64_t stride, const CompressedPanelReader& reader,
                              int64_t count, float* sums, PrefetchStream stream, PrefetchStream queue) {
   if constexpr (MAX > 1) {
@@ -79,7 +86,23 @@ inline void sum_some_compressed(int64_t rows, const bf16* x, int64_t stride, con
   sum_compressed_rows<MAX>(x, stride, reader, count, sums, stream, queue);
 }
 
+struct CompressedRows {
+  using Row = bf16;
+  static constexpr int64_t ROWS = MAX_COMPRESSED_ROWS;
+  static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
+  const PanelCodebook& book;
+
+  template <class Between>
+  void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
+            PrefetchQueue& queue, float* out, Between&&) const {
+    const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
+    sum_some_compressed(tile.count, x, stride, CompressedPanelReader(book, w), units, out,
+                        tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
+  }
+};
+
 struct CompressedTiles {
+  using Row = RowElement<bf16>;
   static constexpr int64_t ROWS = MAX_ROWS;
   // A block has so many rows that decompressing a panel for each block costs little.
   static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
@@ -91,22 +114,16 @@ struct CompressedTiles {
     for (int64_t i = first; i < last; i++) decompress({book, w.panel(i, units)}, units, plain + (i - first) * units * PANEL);
     return plain;
   }
-  static void group_sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
+  static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
                         PrefetchStream stream, PrefetchStream queue) {
     sum_some<bf16>(rows, x, stride, w, units, out, stream, queue);
   }
 
   template <class Between>
-  void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
-            PrefetchQueue& queue, float* out, Between&&) {
-    CompressedPanelReader reader(book, w);
-    if (tile.tiles <= FEW_TILES) {
-      const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
-      return sum_some_compressed(tile.count, x, stride, reader, units, out,
-                              tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
-    }
+  void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
+            PrefetchQueue& queue, float* out, Between&&) const {
     uint32_t* mine = memory((tile.last - tile.first) * units) + (panel - tile.first) * units * PANEL;
-    if (tile.fresh) decompress(reader, units, mine);
+    if (tile.fresh) decompress({book, w}, units, mine);
     sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
   }
 

@@ -49,7 +49,7 @@ class GemmGroups {
     const int64_t fitting = ceil_div(panels_ * panel_bytes, second_level_cache() / 2);
     groups_ = std::max(fitting, std::min(items / most_blocks, panels_ / 2));
     if (panels_ >= 2 * worker.size) groups_ = ceil_div(groups_, worker.size) * worker.size;
-    groups_ = std::clamp<int64_t>(groups_, 1, panels_);
+    groups_ = std::clamp<int64_t>(groups_, 1, std::max<int64_t>(1, panels_ / FEWEST_PANELS));
     blocks_ = std::clamp<int64_t>(items / groups_, 1, most_blocks);
     if (groups_ % worker.size && blocks_ > 1) blocks_ = std::min(ceil_div(blocks_, worker.size) * worker.size, tiles_);
   }
@@ -81,8 +81,13 @@ class GemmGroups {
   }
 
  private:
-  static constexpr int64_t ITEMS = 6;         // of each thread, if there are enough rows: they end at about the same time
-  static constexpr int64_t FEWEST_TILES = 8;  // of an item, which may begin with decompressing its panels
+  static constexpr int64_t ITEMS = 6;          // of each thread, if there are enough rows: they end at about the same time
+  static constexpr int64_t FEWEST_TILES = 8;   // of an item, which may begin with decompressing its panels
+#if defined(__AVX512F__)
+  static constexpr int64_t FEWEST_PANELS = 1;  // of a group
+#else
+  static constexpr int64_t FEWEST_PANELS = 2;  // of a group: rows are widened again for each
+#endif
   static int64_t ceil_div(int64_t all, int64_t size) { return (all + size - 1) / size; }
 
   int64_t first_panel(int64_t group) const { return panels_ * group / groups_; }

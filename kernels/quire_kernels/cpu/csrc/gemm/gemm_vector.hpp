@@ -5,12 +5,6 @@
 
 namespace quire {
 
-// Prefetches two cache lines of weights to the first level.
-inline void prefetch_lines(const char* at) {
-  prefetch_l1(at);
-  prefetch_l1(at + 64);
-}
-
 // Positions in ROWS rows at equal distances. An address may be a register plus another one times 1 or 2, so one register
 // serves three rows: with one for each row, compilers keep some of them in vector registers.
 template <int ROWS>
@@ -40,66 +34,89 @@ class RowPositions {
 
 constexpr int64_t UNITS_AT_ONCE = 4;  // of loops over units, of which there is a multiple
 
-// Sums of ROWS rows of x and one panel. A function of its own, as those in the other files: if g++ inlines kernels of all
-// heights into one function, it keeps sums of some of them in memory, which takes twice the time.
-template <class T, int ROWS>
-[[gnu::noinline]] void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, PrefetchStream stream,
-                     PrefetchStream queue) {
-  F16 acc[ROWS][2];
+// Rows of a tile, and halves of a panel that are summed at once, as many as there are registers for.
+#if defined(__AVX512F__)
+constexpr int MAX_ROWS = 12;  // 24 sums, two weights, one x: 27 of 32 registers
+constexpr int halves_of(int) { return 2; }
+#elif defined(__AVX2__)
+constexpr int MAX_ROWS = 6;  // 12 of 16 registers for sums, two for weights, one for x
+constexpr int halves_of(int rows) { return rows <= 2 ? 2 : 1; }
+#else
+constexpr int MAX_ROWS = 2;
+constexpr int halves_of(int) { return 2; }
+#endif
+
+// Sums of ROWS rows of x and halves of a panel. A function of its own, as those in the other files: if g++ inlines kernels
+// of all heights into one function, it keeps sums of some of them in memory, which takes twice the time.
+template <class T, int ROWS, int HALVES>
+[[gnu::noinline]] void sum_rows(const RowElement<T>* x, int64_t stride, const uint32_t* w, int64_t units, float* sums,
+                     PrefetchStream stream, PrefetchStream queue) {
+  using X = RowElement<T>;
+  constexpr int FACTORS = PER_UNIT<T> / PER_UNIT<X>;  // that a unit is widened to
+  F16 acc[ROWS][HALVES];
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
-  RowPositions<ROWS> rows(x, stride * static_cast<int64_t>(sizeof(T)));
+  for (auto& row : acc)
+#pragma GCC unroll 2
+    for (F16& half : row) half = zero();
+  RowPositions<ROWS> rows(x, stride * static_cast<int64_t>(sizeof(X)));
   for (const uint32_t* end = w + units * PANEL; w < end; w += UNITS_AT_ONCE * PANEL) {
 #pragma GCC unroll 4
     for (int k = 0; k < UNITS_AT_ONCE; k++, stream.at += stream.step, queue.at += queue.step) {
-      prefetch_lines(stream.at);
+#pragma GCC unroll 2
+      for (int h = 0; h < HALVES; h++) prefetch_l1(stream.at + h * 4 * LANES);
       prefetch_l2(queue.at);
       asm("" : "+r"(stream.at), "+r"(queue.at));  // or compilers keep the positions of all units
-      const U16 w0 = load_units(w + k * PANEL), w1 = load_units(w + k * PANEL + LANES);
+      const auto add = [&](auto factor) {
+        U16 unit[HALVES];
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) unit[h] = load_units(w + k * PANEL + h * LANES);
+        if constexpr (FACTORS > 1)
+#pragma GCC unroll 2
+          for (U16& half : unit) half = widened<factor.value>(half);
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const U16 a = same_unit(rows[r] + 4 * k);
-        acc[r][0] = dot(acc[r][0], a, w0, T{});
-        acc[r][1] = dot(acc[r][1], a, w1, T{});
-      }
+        for (int r = 0; r < ROWS; r++) {
+          const U16 a = same_unit(rows[r] + 4 * (FACTORS * k + factor.value));
+#pragma GCC unroll 2
+          for (int h = 0; h < HALVES; h++) acc[r][h] = dot(acc[r][h], a, unit[h], X{});
+        }
+      };
+      add(std::integral_constant<int, 0>{});
+      if constexpr (FACTORS > 1) add(std::integral_constant<int, 1>{});
     }
-    rows.advance(4 * UNITS_AT_ONCE);
+    rows.advance(4 * FACTORS * UNITS_AT_ONCE);
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; r++) {
-    store(sums + r * PANEL, acc[r][0]);
-    store(sums + r * PANEL + LANES, acc[r][1]);
-  }
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+    for (int h = 0; h < HALVES; h++) store(sums + r * PANEL + h * LANES, acc[r][h]);
 }
 
-#if defined(__AVX512F__)
-constexpr int MAX_ROWS = 12;  // 24 sums, two weights, one x: 27 of 32 registers
-#else
-constexpr int MAX_ROWS = 2;
-#endif
-
+// Sums of `rows` rows and one panel.
 template <class T, int MAX = MAX_ROWS>
-inline void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums,
+inline void sum_some(int64_t rows, const RowElement<T>* x, int64_t stride, const uint32_t* w, int64_t units, float* sums,
                      PrefetchStream stream, PrefetchStream queue) {
   if constexpr (MAX > 1) {
     if (rows < MAX) return sum_some<T, MAX - 1>(rows, x, stride, w, units, sums, stream, queue);
   }
-  sum_rows<T, MAX>(x, stride, w, units, sums, stream, queue);
+  constexpr int HALVES = halves_of(MAX);
+  for (int lane = 0; lane < PANEL; lane += HALVES * LANES, stream.at += HALVES * 4 * LANES, queue.step = 0)
+    sum_rows<T, MAX, HALVES>(x, stride, w + lane, units, sums + lane, stream, queue);
 }
 
 template <class T>
 struct VectorTiles {
+  using Row = RowElement<T>;
   static constexpr int64_t ROWS = MAX_ROWS;
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
 
   const uint32_t* group(const Packed& w, int64_t first, int64_t, int64_t units) const { return w.panel(first, units); }
-  static void group_sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
+  static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
                         PrefetchStream stream, PrefetchStream queue) {
     sum_some<T>(rows, x, stride, w, units, out, stream, queue);
   }
 
   template <class Between>
-  void sums(const GemmTile& tile, int64_t panel, const T* x, int64_t stride, const uint32_t* w, int64_t units,
+  void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&) {
     sum_some<T>(tile.count, x, stride, w, units, out, tile.beside(panel), queue.next(units));
   }
