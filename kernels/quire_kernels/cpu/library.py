@@ -96,15 +96,19 @@ class Library:
     keeping_gil: Any = None
     _loading: set[int] = field(default_factory=set, init=False)
 
-    def run(self, step: StepStruct, program: ctypes.Array[Instruction]) -> None:
-        """Run a program. Every pointer in `step` and `program` must stay valid until this returns."""
-        is_beside = self._loading and self.keeping_gil is not None and get_ident() not in self._loading
-        functions = self.keeping_gil if is_beside else self.functions
+    def run(self, step: StepStruct, program: ctypes.Array[Instruction], waits: bool = False) -> None:
+        """Run a program. Every pointer in `step` and `program` must stay valid until this returns.
+
+        waits: whether it waits for other processes; threads that learn that one is lost need the GIL.
+        """
+        keeps = self._loading and not waits and self.keeping_gil is not None and get_ident() not in self._loading
+        functions = self.keeping_gil if keeps else self.functions
         functions.quire_run(ctypes.byref(step), program, len(program))
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Around the load of a model in a thread of idle priority: programs that other threads run keep the GIL.
+        """Around the load of a model in a thread of idle priority: programs that other threads run keep the GIL,
+        unless they wait for other processes.
 
         Python code of the load then stands still during a step. It would take a core from a thread of the step at the
         next interrupt, for a tick of the system's clock (4 ms): each time that a thread gets the GIL it wakes up with a

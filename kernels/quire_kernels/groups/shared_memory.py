@@ -101,7 +101,7 @@ class SharedMemoryGroup:
         buffers = pointers([rows])
         step = StepStruct(is_bf16=DTYPES[x.dtype], threads=torch.get_num_threads(), tokens=len(rows))
         step.buffers = addressof(buffers)
-        self._library.run(step, program)
+        self._library.run(step, program, waits=True)
         self.check()
         return x
 

@@ -33,6 +33,7 @@ class Program:
         self._capacity = 0  # number of tokens that the buffers are laid out for
         self._last: Tensor | None = None
         self._reads_encoder = any(instruction.of_encoder for instruction in code)
+        self._waits = any(instruction.op == Op.ALL_REDUCE for instruction in code)
         self.ends_with_selected = tracer.first_selected is not None and result.buffer >= tracer.first_selected
         self._num_timed, self._amounts = 0, Amounts(self._code)
         # refilled by every call; the step struct points to them
@@ -58,7 +59,7 @@ class Program:
         The next call may overwrite the result.
         """
         tables = self.prepare(x, fwd, timed)
-        self._library.run(self._step, self._code)
+        self._library.run(self._step, self._code, self._waits)
         if timed:
             self._num_timed += 1
             self._amounts.add(self._step, fwd)
