@@ -9,6 +9,7 @@ def cyclic(*packages):
     """A set that at the end has the names of the classes in `packages` whose objects were left in reference cycles."""
     found = set()
     gc.collect()
+    gc.freeze()  # what was there before and is left only now is not counted
     gc.disable()
     try:
         yield found
@@ -19,4 +20,5 @@ def cyclic(*packages):
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
