@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,7 @@ class EngineBuilder:
         from quire.engine.loading.load import choose_device
         from quire.engine.memory.dummy_batch import run_first_step
         from quire.engine.memory.system_memory import free_bytes
+        from quire.engine.overlap.beside_steps import beside_steps
         from quire.hooks.plugins_off import with_advice
 
         on_cpu = choose_device(config.device).type == "cpu"
@@ -235,17 +236,6 @@ class EngineBuilder:
         for on_cpu, ledger in self._ledgers.items():
             if ledger.reserved:
                 log.info("memory reserved on the %s:\n%s", "CPU" if on_cpu else "GPU", ledger.table())
-
-
-def beside_steps(on_cpu: bool) -> AbstractContextManager[None]:
-    """Around a load: steps of other models on the CPU do not give it the GIL while they compute."""
-    from quire_kernels.cpu.build import BuildError
-    from quire_kernels.cpu.library import load
-
-    with suppress(BuildError):  # then steps run without the compiled library
-        if on_cpu:
-            return load().loading()
-    return nullcontext()
 
 
 def device_budget(config: ModelConfig, num_left: int) -> MemoryBudget:

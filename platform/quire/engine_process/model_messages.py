@@ -293,9 +293,8 @@ class ModelMessageHandler:
         freeing.add_done_callback(lambda _: self._call_in_loop(then))
 
     def _close_in_thread(self, engine: EngineProtocol) -> None:
-        name = engine.info.name
         try:
             self._registry.engine_stopping(engine.info)
             self._builder.close(engine)
         except Exception:  # the model is gone all the same
-            log.exception("Closing %s failed", name)
+            log.exception("Closing %s failed", engine.info.name)
