@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from scheduler_rig import Rig
 
 from quire.engine.fairness.shares import max_min_places, max_min_shares, over_share, weighted_part
@@ -122,6 +122,7 @@ def test_steps_of_several_clients_compute_as_many_tokens_as_those_of_one() -> No
     assert sum(several.served.values()) >= 0.98 * sum(one.served.values())
 
 
+@example(wanted=[(1, 2.0), (4, 0.5), (13, 2.0), (1, 0.5), (1, 0.5), (23, 0.5)], max_seqs=42, num_last=3)
 @given(
     wanted=st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.5, 1.0, 2.0, 3.0])), min_size=1, max_size=6),
     max_seqs=st.integers(42, 100),

@@ -57,7 +57,10 @@ def max_min_places(
     shares = _max_min(max_seqs - sum(behind.values()), {k: wanted[k] for k in wanted if k not in behind}, weights)
     if any(shares[key] < wanted[key] for key in shares):
         return shares | behind
-    return _max_min(max_seqs - sum(shares.values()), {key: wanted[key] for key in behind}, weights) | shares
+    left = max_seqs - sum(shares.values())
+    more = _max_min(left, {key: wanted[key] for key in behind}, weights)
+    more = {key: max(more[key], part) for key, part in behind.items()}  # rounded apart from the others it may be less
+    return shares | (more if sum(more.values()) <= left else behind)
 
 
 def _max_min(max_seqs: int, wanted: Mapping[K, int], weights: Mapping[K, float]) -> dict[K, int]:
