@@ -35,3 +35,15 @@ def test_requests_compile_no_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     engine.close()
     builder.end()
     assert len(compiled) == 1
+
+
+def test_a_model_that_cannot_compute_plain_text_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("it needs a picture")
+
+    monkeypatch.setattr("quire.engine.memory.dummy_batch.run_first_step", fail)
+    builder = EngineBuilder()
+    engine: Any = builder.build(ModelConfig(model=str(tiny_llama(tmp_path)), device="cpu"), registry.load(None), 1)
+    assert not engine.has_work
+    engine.close()
+    builder.end()

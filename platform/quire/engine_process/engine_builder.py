@@ -109,7 +109,10 @@ class EngineBuilder:
                     processes=self._processes,
                 )
                 if on_cpu and config.num_ranks == 1:
-                    run_first_step(engine.loaded, config.page_size)  # what it makes would hold up the first request
+                    try:  # what it makes would hold up the first request
+                        run_first_step(engine.loaded, config.page_size)
+                    except Exception:  # the model may need more than text
+                        log.warning("the first step of %s failed", config.name, exc_info=True)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         finally:  # the tier is as large as before, if the model was not loaded
