@@ -163,7 +163,7 @@ class StepLoop:
 
     @property
     def num_busy(self) -> int:
-        """Models with work."""
+        """The number of models with requests that wait or run."""
         return sum(engine.has_work for engine in self.engines.values())
 
     def stats(self) -> list[EngineStats]:
