@@ -1,8 +1,9 @@
 """Tenants with a server: a tenant with 64 streams beside three steady ones, and what tenants cost.
 
-    python tests/benchmarks/services/tenant_fairness.py [--model demo-chat] [--seconds 20] [--turns 3]
+    python tests/benchmarks/services/tenant_fairness.py [--model demo-chat] [--seconds 20] [--turns 5]
 
-Three measurements, of turns that alternate, after a warm-up of both servers:
+Three measurements, of turns that alternate, each with servers of its own, because two processes of one program may
+differ in speed by some per cent for as long as they run:
 
 - All four tenants always have more requests than their share of places (`--streams` of each steady one): Jain's index
   of their service by weight (tokens of prompts and answers; 1 is even).
@@ -21,6 +22,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -97,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo-chat", help="as for `platform serve`")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--weights", default="1,1,1,1", help="of the flood and the steady ones")
     parser.add_argument("--streams", type=int, default=12, help="of each steady tenant, when all have waiting requests")
     parser.add_argument("--load", type=float, default=0.5, help="of the steady tenants' share of the throughput")
@@ -110,18 +112,23 @@ def main(argv: Sequence[str]) -> int:
         path = Path(folder) / "keys.yaml"
         path.write_text(yaml.safe_dump({"tenants": {name: {"weight": weight} for name, weight in weights.items()}}))
         keys = {name: create_key(path, name, {}).secret for name in weights}
-        with serving(*flags, "--key-file", path) as server, serving(*flags, "--api-key", PLAIN_KEY) as other:
-            of = [Phase(port, args.model, args.seconds / 4, args.seconds) for port in (server.port, other.port)]
-            for phase, key in zip(of, (keys[FLOOD], PLAIN_KEY), strict=True):
-                measure(replace(phase, warm_s=0, seconds=phase.warm_s), [load_of(key, FLOOD_STREAMS)])
-            for turn in range(args.turns):
-                index, rate = even(of[0], keys, weights, args.streams)
+        for turn in range(args.turns):
+            with ExitStack() as stack:
+                sides = [("--key-file", path), ("--api-key", PLAIN_KEY)]
+                ports = {
+                    side[0]: stack.enter_context(serving(*flags, *side)).port
+                    for side in (sides if turn % 2 else reversed(sides))
+                }
+                phase, other = (Phase(ports[flag], args.model, args.seconds / 4, args.seconds) for flag, _ in sides)
+                for each, key in ((phase, keys[FLOOD]), (other, PLAIN_KEY)):
+                    measure(replace(each, warm_s=0, seconds=each.warm_s), [load_of(key, FLOOD_STREAMS)])
+                index, rate = even(phase, keys, weights, args.streams)
                 found.indices.append(index)
                 found.with_tenants.append(rate)
-                found.without.append(plain(of[1], args.streams))
+                found.without.append(plain(other, args.streams))
                 share = (1 - weights[FLOOD] / sum(weights.values())) / len(STEADY)
                 requests = rate * share * args.load / (PROMPT_TOKENS + ANSWER_TOKENS)
-                alone, beside = first_token(of[0], keys, requests, turn)
+                alone, beside = first_token(phase, keys, requests, turn)
                 found.alone += alone
                 found.beside += beside
     return report(found)

@@ -33,13 +33,23 @@ class ClientPlaces:
             self._leaders, self._shares = leaders, None
 
     def add_request(self, request: Request) -> None:
+        if not self._lacks_places(request.client):
+            self._shares = None
         self._num_seqs[request.client] += request.params.num_seqs
-        self._shares = None
 
     def remove_request(self, request: Request) -> None:
         self._num_seqs[request.client] -= request.params.num_seqs
+        if not self._lacks_places(request.client):
+            self._shares = None
         if not self._num_seqs[request.client]:
             del self._num_seqs[request.client]
+
+    def _lacks_places(self, client: str) -> bool:
+        """Whether a client wants more places than it gets: then the shares do not depend on how many more."""
+        return self._shares is not None and self._num_seqs[client] > self._shares.get(client, self._max_num_seqs)
+
+    def reset_shares(self) -> None:
+        """Divide anew: a weight has changed."""
         self._shares = None
 
     def start(self, client: str) -> None:

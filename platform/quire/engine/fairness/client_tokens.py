@@ -50,7 +50,9 @@ class ClientTokens:
         client = request.client
         if not in_background(client):
             self.tokens.setdefault(client, min(self.tokens.values(), default=0.0))
-            self.weights[client] = request.weight
+            if self.weights.get(client) != request.weight:
+                self.weights[client] = request.weight
+                self.places.reset_shares()
             if self.places.all_run(client):
                 leader = max(self.tokens, key=self.tokens.__getitem__)
                 credit = CREDIT * self._tolerance / self.weights[leader]
@@ -77,9 +79,10 @@ class ClientTokens:
         """Count the tokens of planned chunks. seqs: by id."""
         if self.num_clients < 2:
             return
-        counts = Counter[QueueKey]()
+        counts: dict[QueueKey, int] = {}
         for chunk in chunks:
-            counts[seqs[chunk.seq_id].queue_key] += len(chunk.token_ids)
+            queue_key = seqs[chunk.seq_id].queue_key
+            counts[queue_key] = counts.get(queue_key, 0) + len(chunk.token_ids)
         for queue_key, num_tokens in counts.items():
             self.add_tokens(queue_key, num_tokens)
 

@@ -85,12 +85,13 @@ class Planner:
 
     def _schedule(self, builder: PlanBuilder, max_background: int) -> None:
         """Preempt seqs and plan chunks. Raises _VictimInFlight."""
-        state = self._state
+        state, first = self._state, None
         self._preempt_until_fit(builder.ahead)
         if state.clients.num_clients > 1:
-            builder.shares = self._shares.divide(builder.budget, max_background, self._preempt_over_share(builder))
+            first = self._preempt_over_share(builder)
+            builder.shares = self._shares.divide(builder.budget, max_background, first)
         self._schedule_running(builder)
-        self._schedule_waiting(builder)
+        self._schedule_waiting(builder, None if builder.shares else first)
         if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
             builder.shares = {}
             self._schedule_running(builder)
@@ -224,12 +225,13 @@ class Planner:
 
     # --- admission ----------------------------------------------------------------------------------
 
-    def _schedule_waiting(self, builder: PlanBuilder) -> None:
-        """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
+    def _schedule_waiting(self, builder: PlanBuilder, first: Seq | None = None) -> None:
+        """Admit swapped seqs, then waiting ones, in order, `first` before all; one that does not fit blocks others."""
         builder.blocked = False
         running, max_num_seqs = self._state.running, self._limits.max_num_seqs
         while builder.budget and not (builder.chunks and len(running) >= max_num_seqs):
-            if (seq := self._candidates.first(builder.shares, builder.late)) is None:
+            seq, first = first or self._candidates.first(builder.shares, builder.late), None
+            if seq is None:
                 return
             hits = self._match_if_fits(seq, builder)
             if hits is None:
@@ -292,7 +294,4 @@ class Planner:
         logprobs = seq.group.prompt_logprobs
         if logprobs is not None and len(logprobs) < seq.group.prompt_len:
             return 0  # prompt logprobs come from computing the prompt
-        pooling = seq.group.pooling
-        if pooling is not None and not pooling.reads_cache:
-            return 0
-        return seq.num_tokens - 1
+        return seq.num_tokens - 1 if seq.group.resumable_from_kv else 0

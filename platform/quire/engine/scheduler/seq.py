@@ -106,7 +106,7 @@ class SeqGroup:
 
     @property
     def resumable_from_kv(self) -> bool:
-        """Whether a swapped seq can resume; not if the hidden states of all its tokens are pooled."""
+        """Whether pages of its tokens can be reused; not if the hidden states of all its tokens are pooled."""
         return self.pooling is None or self.pooling.reads_cache
 
     @property

@@ -39,7 +39,8 @@ class TenantMiddleware:
 
     async def _run(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         needed = self._scopes.find(path_of(scope))
-        meters = self._tenants.meters(caller) if needed in LIMITED else ()
+        own = self._tenants.meters(caller)
+        meters = own if needed in LIMITED else ()
         sending = _with_limits(send, meters)
         try:
             self._check_scope(caller, needed, scope)
@@ -53,7 +54,7 @@ class TenantMiddleware:
                     return
                 for meter in meters:
                     meter.count_request()
-                await self._under_ticket(caller, False, scope, reader.receive, sending)
+                await self._under_ticket(caller, own, scope, reader.receive, sending)
         except QuireError as error:
             if scope.get(_STARTED):
                 raise
@@ -74,11 +75,13 @@ class TenantMiddleware:
         if caller is None:
             await self.app(scope, receive, send)
         else:
-            await self._under_ticket(caller, True, scope, receive, send)
+            await self._under_ticket(caller, (), scope, receive, send)
 
-    async def _under_ticket(self, caller: Caller, background: bool, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _under_ticket(
+        self, caller: Caller, meters: tuple[Meter, ...], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         scope[_STARTED] = True
-        before = CURRENT.set(self._tenants.ticket(caller, background))
+        before = CURRENT.set(self._tenants.ticket(caller, meters))
         try:
             await self.app(scope, receive, send)
         finally:
@@ -101,7 +104,7 @@ _STARTED = "quire.tenant_started"
 
 
 def _with_limits(send: Send, meters: Sequence[Meter]) -> Send:
-    """Adds the headers of limits to responses."""
+    """Adds the headers of limits to responses, if there are limits."""
 
     async def send_with_limits(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -110,7 +113,7 @@ def _with_limits(send: Send, meters: Sequence[Meter]) -> Send:
                 headers[name] = value
         await send(message)
 
-    return send_with_limits if meters else send
+    return send_with_limits if any(meter.requests or meter.tokens for meter in meters) else send
 
 
 class _Reader:

@@ -26,6 +26,8 @@ POLL_S = 1.0
 
 MAX_FILE_BYTES = 64 << 20
 
+NO_LIMITS = TenantLimits()
+
 
 class Tenants:
     """For one event loop. path: the key file. clock: seconds, monotonic. now: the time of day, in UTC.
@@ -143,17 +145,16 @@ class Tenants:
 
     # --- admission ---------------------------------------------------------------------------------
 
-    def ticket(self, caller: Caller, in_background: bool = False) -> Ticket:
-        """The ticket of a request. In the background only the budget of the month counts."""
-        meters = () if in_background else self.meters(caller)
+    def ticket(self, caller: Caller, meters: tuple[Meter, ...]) -> Ticket:
+        """The ticket of a request whose tokens count for `meters`, and for the budget of the month."""
         return Ticket(caller, meters, lambda tokens: self._spent.add(caller.tenant.name, self._month, tokens))
 
     def meters(self, caller: Caller) -> tuple[Meter, ...]:
         """The meters of a tenant and, if it has limits of its own, of the key."""
         tenant, key = caller.tenant, caller.key
-        meters = [self._meter(tenant.name, "", f"tenant `{tenant.name}`", tenant.limits)]
-        if key is not None and key.limits != TenantLimits():
-            meters.append(self._meter(tenant.name, key.id, f"API key `{key.id}`", key.limits))
+        meters = [self._meter(tenant.name, "", tenant.limits)]
+        if key is not None and key.limits != NO_LIMITS:
+            meters.append(self._meter(tenant.name, key.id, key.limits))
         return tuple(meters)
 
     def check_budget(self, caller: Caller) -> None:
@@ -172,9 +173,10 @@ class Tenants:
     def _month(self) -> str:
         return f"{self.time:%Y-%m}"
 
-    def _meter(self, tenant: str, key_id: str, owner: str, limits: TenantLimits) -> Meter:
+    def _meter(self, tenant: str, key_id: str, limits: TenantLimits) -> Meter:
         meter = self._meters.get((tenant, key_id))
         if meter is None:
+            owner = f"API key `{key_id}`" if key_id else f"tenant `{tenant}`"
             meter = self._meters[tenant, key_id] = Meter(owner, limits, self._clock)
         return meter
 

@@ -39,8 +39,10 @@ class Ticket:
         caller, params, limit = self.caller, request.params, self.caller.max_context
         if limit is not None and not isinstance(params, PoolingParams) and params.max_tokens is None:
             params = replace(params, max_tokens=limit - len(request.prompt.token_ids))
-        priority = max(request.priority, caller.priority_ceiling)
-        return replace(request, params=params, priority=priority, weight=caller.tenant.weight)
+        priority, weight = max(request.priority, caller.priority_ceiling), caller.tenant.weight
+        if (params, priority, weight) == (request.params, request.priority, request.weight):
+            return request
+        return replace(request, params=params, priority=priority, weight=weight)
 
     @contextmanager
     def running(self, requests: Sequence[Request], num_generated: Callable[[], int]) -> Iterator[None]:
