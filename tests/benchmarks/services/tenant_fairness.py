@@ -1,6 +1,9 @@
 """Tenants with a server: a tenant with 64 streams beside three steady ones, and what tenants cost.
 
-    python tests/benchmarks/services/tenant_fairness.py [--model demo-chat] [--seconds 20] [--turns 5]
+    python tests/benchmarks/services/tenant_fairness.py [--model …] [--seconds 20] [--turns 3]
+
+Without --model a model is made with the shape of SmolLM-135M and random weights. With `demo-chat`, whose steps take
+4 ms, most of what is measured is Python in the server's processes.
 
 Three measurements, of turns that alternate, each with servers of its own, because two processes of one program may
 differ in speed by some per cent for as long as they run:
@@ -28,8 +31,10 @@ from pathlib import Path
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "helpers" / "fakes"))
 
+from long_prompts import make_model
 from serving import serving
 from stream_clients import Load, Phase, Service, measure
 
@@ -97,18 +102,21 @@ def _ms(services: Sequence[Service]) -> list[float]:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo-chat", help="as for `platform serve`")
+    parser.add_argument("--model", help="as for `platform serve`")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--weights", default="1,1,1,1", help="of the flood and the steady ones")
     parser.add_argument("--streams", type=int, default=12, help="of each steady tenant, when all have waiting requests")
     parser.add_argument("--load", type=float, default=0.5, help="of the steady tenants' share of the throughput")
     parser.add_argument("--max-num-seqs", type=int, default=32)
     args = parser.parse_args(argv)
     weights = dict(zip((FLOOD, *STEADY), map(float, args.weights.split(",")), strict=True))
-    flags = (args.model, "--max-num-seqs", str(args.max_num_seqs), "--disable-access-log", "--disable-log-stats")
+    flags = ("--max-num-seqs", str(args.max_num_seqs), "--disable-access-log", "--disable-log-stats")
     found = Found()
     with tempfile.TemporaryDirectory() as folder:
+        if args.model is None:
+            args.model = str(Path(folder) / "model")
+            make_model(Path(args.model), "smol135")
         path = Path(folder) / "keys.yaml"
         path.write_text(yaml.safe_dump({"tenants": {name: {"weight": weight} for name, weight in weights.items()}}))
         keys = {name: create_key(path, name, {}).secret for name in weights}
@@ -116,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
             with ExitStack() as stack:
                 sides = [("--key-file", path), ("--api-key", PLAIN_KEY)]
                 ports = {
-                    side[0]: stack.enter_context(serving(*flags, *side)).port
+                    side[0]: stack.enter_context(serving(args.model, *flags, *side)).port
                     for side in (sides if turn % 2 else reversed(sides))
                 }
                 phase, other = (Phase(ports[flag], args.model, args.seconds / 4, args.seconds) for flag, _ in sides)
