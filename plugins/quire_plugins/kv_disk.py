@@ -87,7 +87,7 @@ class DiskStore:
             if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BLOB_BYTES:
                 return None
             with open(descriptor, "rb", closefd=False) as file:
-                content = file.read(MAX_BLOB_BYTES)
+                content = file.read(found.st_size + 1)
             with suppress(OSError):
                 _set_used(descriptor)
             return content

@@ -76,13 +76,11 @@ class ReadPages:
     def from_payloads(cls, kv: KVCache, payloads: Sequence[bytes | memoryview]) -> ReadPages:
         """payloads: of the size of this cache's pages."""
         pools = pools_of(kv)
-        table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
+        pages = [np.frombuffer(payload, np.uint8) for payload in payloads]
         tensors, start = [], 0
         for pool in pools:
             size = pool[:1].numel() * pool.element_size()
-            part = np.ascontiguousarray(table[:, start : start + size])
-            if not part.flags.writeable:
-                part = part.copy()
+            part = np.stack([page[start : start + size] for page in pages])
             tensor = torch.from_numpy(part).view(pool.dtype).view(len(payloads), *pool.shape[1:])
             tensors.append(tensor.pin_memory() if pool.device.type == "cuda" else tensor)
             start += size

@@ -85,9 +85,11 @@ class Tier:
         try:
             for i, key in enumerate(keys):
                 while len(waiting) < min(NUM_THREADS, len(keys) - i):
-                    waiting.append(self._begin(self._store.get, keys[i + len(waiting)]))
-                page = self._decoded(key, self._finish(waiting.pop(0), deadline))
-                if page is None:
+                    waiting.append(self._begin(partial(self._read, keys[i + len(waiting)])))
+                page = self._finish(waiting.pop(0), deadline)
+                if isinstance(page, BadBlob):
+                    self._remove(key, page)
+                if not isinstance(page, StoredPage):
                     break
                 found.append(page)
         except StoreUnavailable:
@@ -101,20 +103,22 @@ class Tier:
             self._counts.read_bytes += sum(len(page.payload) for page in found)
         return found
 
-    def _decoded(self, key: str, blob: bytes | None) -> StoredPage | None:
-        if blob is None:
-            return None
+    def _read(self, key: str) -> StoredPage | BadBlob | None:
+        """The page, what is wrong with it, or None if it is missing."""
+        blob = self._call_store(self._store.get, key)
         try:
-            return decode(key, blob, self._clock())
+            return None if blob is None else decode(key, blob, self._clock())
         except BadBlob as error:
-            log.debug("the page %s of the KV tier %s is missing: %s", key, self.name, error)
-        except Exception:  # a store returned something that has no bytes
-            log.debug("the page %s of the KV tier %s is not bytes", key, self.name)
+            return error
+        except Exception:  # the store returned something that has no bytes
+            return BadBlob("it is not bytes")
+
+    def _remove(self, key: str, error: BadBlob) -> None:
+        log.debug("the page %s of the KV tier %s is missing: %s", key, self.name, error)
         with self._lock:
             self._counts.corrupted += 1
         with suppress(StoreUnavailable):
             self._call(self._store.remove, key)
-        return None
 
     def put(self, key: str, page: StoredPage) -> None:
         """Keep a page until it expires."""
@@ -128,12 +132,12 @@ class Tier:
 
     def _call(self, function: Call, *args: Any) -> Any:
         """What the store returns. Raises StoreUnavailable."""
-        return self._finish(self._begin(function, *args), None)
+        return self._finish(self._begin(partial(self._call_store, function, *args)), None)
 
-    def _begin(self, function: Call, *args: Any) -> Future[Any]:
+    def _begin(self, call: Callable[[], Any]) -> Future[Any]:
+        """Call it in a thread if calls have a time limit. Raises StoreUnavailable."""
         if self._rests_until > time.monotonic():
             raise StoreUnavailable
-        call = partial(self._call_store, function, *args)
         if self._timeout_s is not None:
             return self._threads.submit(call)
         future: Future[Any] = Future()
