@@ -89,6 +89,15 @@ def ask(address: str, prompt: list[int]) -> tuple[float, list[int], int]:
     return first, tokens, cached
 
 
+def wait_for_digest(folder: str) -> None:
+    """Wait for the digest of the checkpoint, the first file: pages that are computed before it are not kept."""
+    deadline = time.monotonic() + START_S
+    while not any(Path(folder).glob("??/*")):
+        if time.monotonic() > deadline:
+            raise SystemExit("the digest of the checkpoint was not written")
+        time.sleep(0.05)
+
+
 def settle(folder: str) -> None:
     """Wait until no more pages are written."""
     count, since = -1, time.monotonic()
@@ -113,6 +122,7 @@ def main() -> None:
         cold, warm = [], []
         with server(args.model, folder, extra) as address:
             ask(address, prompts[-1])  # the first request of a process is slower
+            wait_for_digest(folder)
             for prompt in prompts[:-1]:
                 cold.append(ask(address, prompt))
             settle(folder)
