@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,43 +58,36 @@ class Work:
         return [1 / (1 + i) for i in range(len(self.prompts))]
 
     def run(self, address: str, counts: Counts, seconds: float, num_clients: int, seed: int) -> None:
-        """Ask for `seconds`. Raises RuntimeError if a request failed."""
-        ends_at, errors = time.monotonic() + seconds, list[Exception]()
+        """Ask for `seconds`. Raises what a request raised that failed."""
+        ends_at, counting = time.monotonic() + seconds, threading.Lock()
 
         def client(number: int) -> None:
             draw = random.Random(f"{seed} {number}")
-            try:
-                while time.monotonic() < ends_at:
-                    (which,) = draw.choices(range(len(self.prompts)), self.weights)
+            while time.monotonic() < ends_at:
+                (which,) = draw.choices(range(len(self.prompts)), self.weights)
+                with counting:
                     is_new = not counts.asked[which]
                     counts.asked[which] += 1
-                    _, tokens, cached = ask(address, self.prompts[which])
+                _, tokens, cached = ask(address, self.prompts[which])
+                with counting:
                     counts.answers += 1
                     counts.wrong += tokens != self.expected[which]
                     counts.found += is_new and cached > 0
                     counts.cached_tokens += cached
-            except Exception as error:
-                errors.append(error)
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(num_clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise RuntimeError(f"{len(errors)} clients failed, the first with {errors[0]!r}")
+        with ThreadPoolExecutor(num_clients) as pool:
+            list(pool.map(client, range(num_clients)))
 
 
 def share(model: str, folder: str, work: Work, seconds: float, num_clients: int, limit: int) -> list[Counts]:
     """What each server process answered: the one that runs on, the one that is killed, and its successor."""
     counts, flags = [Counts() for _ in range(3)], [*FLAGS, "--kv-disk-bytes", str(limit)]
-    with server(model, folder, flags) as steady:
-        beside = threading.Thread(target=work.run, args=(steady, counts[0], seconds, num_clients, 0))
-        beside.start()
+    with server(model, folder, flags) as steady, ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(work.run, steady, counts[0], seconds, num_clients, 0)
         for number in (1, 2):
             with server(model, folder, flags) as address:
                 work.run(address, counts[number], seconds / 2, num_clients, number)
-        beside.join()
+        beside.result()
     return counts
 
 

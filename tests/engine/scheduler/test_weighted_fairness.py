@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from scheduler_rig import Rig
 
+from quire.engine.fairness.client_places import ClientPlaces
 from quire.engine.fairness.shares import max_min_places, max_min_shares, over_share, weighted_part
-from quire.types import AdapterRef, WeightedAdapter
+from quire.params.sampling import SamplingParams
+from quire.types import AdapterRef, Prompt, Request, WeightedAdapter
 
 STEP_TOKENS = 32
 FLOOD = "flood"
@@ -144,6 +147,29 @@ def test_places_are_divided_max_min_fairly(wanted, max_seqs, num_last) -> None:
     for group in (first, [key for key in lacking if key in last]):
         for a, b in product(group, group):  # one place more for any of them would be more than any other has
             assert shares[a] / weights[a] <= (shares[b] + 1) / weights[b]
+
+
+def request_of(client: str) -> Request:
+    return Request(id="r", prompt=Prompt(token_ids=(1,)), params=SamplingParams(), client=client)
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=80), max_seqs=st.integers(12, 40))
+def test_places_after_requests_came_and_went_are_those_of_the_requests_that_are_left(changes, max_seqs) -> None:
+    """The division is kept while only a client changes that wants more than it gets."""
+    weights = {"a": 0.5, "b": 1.0, "c": 2.0, "d": 3.0}
+    places = ClientPlaces(max_seqs, weights)
+    left: Counter[str] = Counter(dict.fromkeys(weights, 3 * max_seqs))
+    for client in left.elements():
+        places.add_request(request_of(client))
+    for number, comes in changes:
+        client = "abcd"[number]
+        for _ in range(max_seqs // 3):
+            if comes:
+                places.add_request(request_of(client))
+            elif left[client]:
+                places.remove_request(request_of(client))
+            left[client] += 1 if comes else -1 if left[client] else 0
+            assert places.shares == max_min_places(max_seqs, +left, weights)
 
 
 def test_a_burst_gets_places_that_other_clients_leave_before_a_flood_does() -> None:
