@@ -153,17 +153,17 @@ def request_of(client: str) -> Request:
     return Request(id="r", prompt=Prompt(token_ids=(1,)), params=SamplingParams(), client=client)
 
 
-@given(changes=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=80), max_seqs=st.integers(12, 40))
+@given(changes=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=80), max_seqs=st.integers(26, 60))
 def test_places_after_requests_came_and_went_are_those_of_the_requests_that_are_left(changes, max_seqs) -> None:
     """The division is kept while only a client changes that wants more than it gets."""
     weights = {"a": 0.5, "b": 1.0, "c": 2.0, "d": 3.0}
     places = ClientPlaces(max_seqs, weights)
-    left: Counter[str] = Counter(dict.fromkeys(weights, 3 * max_seqs))
+    left: Counter[str] = Counter(dict.fromkeys(weights, max_seqs // 3))
     for client in left.elements():
         places.add_request(request_of(client))
     for number, comes in changes:
         client = "abcd"[number]
-        for _ in range(max_seqs // 3):
+        for _ in range(max_seqs // 6):
             if comes:
                 places.add_request(request_of(client))
             elif left[client]:
