@@ -16,40 +16,10 @@
 #include "thread_team.hpp"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
-#include "gemm/gemm_amx.hpp"
+#include "gemm/gemm_amx_blocks.hpp"
 #endif
 
 namespace quire {
-
-// Rows of x as kernels take them, with `stride` elements between them.
-template <class X>
-struct TileRows {
-  const X* base;
-  int64_t stride;
-};
-
-// `rows` rows of x, padded with zeros to the width of the panels and widened to X: x itself if it is so already.
-template <class X, class T>
-TileRows<X> tile_rows(const T* x, int64_t stride, int64_t rows, int64_t inputs) {
-  const int64_t width = padded(inputs, INPUT_STEP);
-  if constexpr (sizeof(X) == sizeof(T))
-    if (width == inputs) return {x, stride};
-  static thread_local ScratchBuffer<X> copy;
-  copy.fit(rows * width);
-  for (int64_t r = 0; r < rows; r++) {
-    const T* from = x + r * stride;
-    X* to = copy.data() + r * width;
-    if constexpr (sizeof(X) == sizeof(T)) {
-      std::memcpy(to, from, inputs * sizeof(T));
-      std::fill_n(to + inputs, width - inputs, X{});
-    } else {
-      int64_t i = 0;
-      for (; i + LANES <= inputs; i += LANES) store(to + i, load(from + i));
-      for (; i < width; i += LANES) store(to + i, load(from + i, static_cast<int>(std::max<int64_t>(0, inputs - i))));
-    }
-  }
-  return {copy.data(), width};
-}
 
 // x [rows, inputs] with `stride` elements between rows.
 template <class T, class Tiles>
@@ -160,6 +130,8 @@ inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_
   if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
   if (rows <= FewRowTiles::ROWS)
     multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
+  else if (rows >= MANY_TILE_ROWS)
+    multiply_blocks(worker, x, stride, rows, w, to, queue);
   else
     multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue);
   _tile_release();

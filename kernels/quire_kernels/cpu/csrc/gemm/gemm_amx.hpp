@@ -90,6 +90,41 @@ struct AmxTiles {
     _tile_stored(0, out, 4 * PANEL);
     _tile_stored(1, out + LANES, 4 * PANEL);
   }
+
+  // Adds the products of 17 to 32 rows to the sums at `before` (null: to zero). later: prefetched to the second-level cache.
+  template <class Between>
+  void add(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, const float* before, float* out,
+           PrefetchStream later, Between&& between) {
+    configure(rows);
+    const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16)), ahead = later.step * LANES;
+    if (before) {
+      _tile_loadd(0, before, 4 * PANEL);
+      _tile_loadd(1, before + LANES, 4 * PANEL);
+      _tile_loadd(2, before + 16 * PANEL, 4 * PANEL);
+      _tile_loadd(3, before + 16 * PANEL + LANES, 4 * PANEL);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int64_t u = 0; u < units; u += LANES) {
+      _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
+      _tile_loadd(4, x + 2 * u, bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, x + 16 * stride + 2 * u, bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+      for (int64_t i = 0; i < ahead; i += 64) prefetch_l2(later.at + u * later.step + i);
+      between();
+    }
+    _tile_stored(0, out, 4 * PANEL);
+    _tile_stored(1, out + LANES, 4 * PANEL);
+    _tile_stored(2, out + 16 * PANEL, 4 * PANEL);
+    _tile_stored(3, out + 16 * PANEL + LANES, 4 * PANEL);
+  }
 };
 
 // At most 16 rows by up to three panels at a time: six tiles of sums, and three streams of weights.

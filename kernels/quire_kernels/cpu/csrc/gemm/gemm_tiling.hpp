@@ -4,8 +4,39 @@
 #include <vector>
 
 #include "gemm/packed.hpp"
+#include "scratch.hpp"
 
 namespace quire {
+
+// Rows of x as kernels take them, with `stride` elements between them.
+template <class X>
+struct TileRows {
+  const X* base;
+  int64_t stride;
+};
+
+// `rows` rows of x, padded with zeros to the width of the panels and widened to X: x itself if it is so already.
+template <class X, class T>
+TileRows<X> tile_rows(const T* x, int64_t stride, int64_t rows, int64_t inputs) {
+  const int64_t width = padded(inputs, INPUT_STEP);
+  if constexpr (sizeof(X) == sizeof(T))
+    if (width == inputs) return {x, stride};
+  static thread_local ScratchBuffer<X> copy;
+  copy.fit(rows * width);
+  for (int64_t r = 0; r < rows; r++) {
+    const T* from = x + r * stride;
+    X* to = copy.data() + r * width;
+    if constexpr (sizeof(X) == sizeof(T)) {
+      std::memcpy(to, from, inputs * sizeof(T));
+      std::fill_n(to + inputs, width - inputs, X{});
+    } else {
+      int64_t i = 0;
+      for (; i + LANES <= inputs; i += LANES) store(to + i, load(from + i));
+      for (; i < width; i += LANES) store(to + i, load(from + i, static_cast<int>(std::max<int64_t>(0, inputs - i))));
+    }
+  }
+  return {copy.data(), width};
+}
 
 // What a kernel needs for rows of a given number of bytes. Its `shape` is a function, because template variables
 // are unique per process, even if it has loaded these ops for several instruction sets.
