@@ -52,6 +52,33 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
   }
 }
 
+// `attend_span` of unquantized pages for many lines: several blocks at once, so that the queries and outputs of a strip stay
+// in the first-level cache while it passes them.
+template <class T, class Kind>
+void attend_span_by_strips(const AttentionArgs& args, const Lines& lines, const Span& span, int64_t first, int64_t last,
+                           int64_t stride, Kind kind) {
+  Scratch<T>& mine = scratch<T>();
+  constexpr int64_t MOST = STRIP_BLOCKS * BLOCK;  // positions
+  for (int64_t begin = span.begin, end; begin < span.end; begin = end) {
+    end = std::min(span.end, (begin / MOST + 1) * MOST);
+    for (int64_t head = first; head < last; head++) {
+      const Lines own = lines.of(args.queries(head));
+      if (begin % SPLIT == 0 && begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
+      int64_t count = 0;
+      for (int64_t at = begin; at < end; at += BLOCK) {
+        Block<T>& block = mine.blocks[count];
+        block.begin = at, block.count = static_cast<int>(std::min<int64_t>(BLOCK, span.end - at));
+        block.head = args.first_query(head), block.queries = args.queries(head);
+        if (args.stripes && !args.stripes->may_see(lines.position, block.head, block.queries, at)) continue;
+        T* copies = mine.values.data() + count++ * BLOCK * padded(args.v.dim, LANES);
+        find<Kind>(args, group_offsets(args, span, at), head, copies, block);
+      }
+      if (count)
+        attend_blocks<T>(args, own, mine.blocks, count, mine, (head - first) * stride, kind, args.queries(head));
+    }
+  }
+}
+
 template <class T>
 void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
                   int64_t last, int64_t stride) {
@@ -68,6 +95,8 @@ void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& spa
     const bool fits = args.k.dim % 32 == 0 && args.v.dim % 32 == 0;
     if (fits && most <= FewAmxLines::MAX)
       return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{most});
+    if (fits && args.k.stored == Stored::plain)
+      return attend_span_by_strips<T>(args, lines, span, first, last, stride, AmxLines{});
     if (fits) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
 #endif

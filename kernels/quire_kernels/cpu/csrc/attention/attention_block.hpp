@@ -13,6 +13,7 @@ namespace quire {
 constexpr int BLOCK = 64;  // positions
 constexpr int GROUPS = BLOCK / GROUP;
 constexpr int64_t STRIP = 32;  // lines that are processed together in a block
+constexpr int64_t STRIP_BLOCKS = 8;  // that a strip passes in turn, where its kernel takes several
 constexpr int64_t FEW_LINES = 8;  // up to so many lines, reading keys and values takes nearly all the time
 constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 32;
 
@@ -109,33 +110,6 @@ struct Halved {
   int32_t high, low;  // sums of these bytes
 };
 
-// Scratch memory of one thread, reused between calls.
-template <class T>
-struct Scratch {
-  ScratchBuffer<T> q, values, weights;
-  ScratchBuffer<int8_t> halves;  // of q, if attention multiplies bytes: [line][high, low][dim]
-  ScratchBuffer<Halved> halved;
-  ScratchBuffer<float> out, top, totals, scores, steps;
-  ScratchBuffer<float> earlier;  // sums of the splits before the current one, as `LineSums` has them
-  ScratchBuffer<float> stored;   // sums of splits that threads exchange
-  std::vector<Tile> tiles;
-  std::vector<Part> parts;
-
-  // dim: of queries, width: of values, both padded.
-  void fit(int64_t lines, int64_t dim, int64_t width) {
-    q.fit(lines * dim), out.fit(lines * width), values.fit(BLOCK * width);
-    top.fit(lines), totals.fit(lines * LANES), earlier.fit(lines * (width + 2 * LANES));
-    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
-    if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
-  }
-};
-
-template <class T>
-inline Scratch<T>& scratch() {
-  static thread_local Scratch<T> mine;
-  return mine;
-}
-
 // Page of each group of a block, and the group's index in that page.
 struct GroupOffsets {
   int64_t page[GROUPS], at[GROUPS];
@@ -161,6 +135,34 @@ struct Block {
   alignas(64) float key_scales[BLOCK], value_scales[BLOCK];
   int groups() const { return (count + GROUP - 1) / GROUP; }
 };
+
+// Scratch memory of one thread, reused between calls.
+template <class T>
+struct Scratch {
+  ScratchBuffer<T> q, values, weights;
+  ScratchBuffer<int8_t> halves;  // of q, if attention multiplies bytes: [line][high, low][dim]
+  ScratchBuffer<Halved> halved;
+  ScratchBuffer<float> out, top, totals, scores, steps;
+  ScratchBuffer<float> earlier;  // sums of the splits before the current one, as `LineSums` has them
+  ScratchBuffer<float> stored;   // sums of splits that threads exchange
+  std::vector<Tile> tiles;
+  std::vector<Part> parts;
+  Block<T> blocks[STRIP_BLOCKS];
+
+  // dim: of queries, width: of values, both padded.
+  void fit(int64_t lines, int64_t dim, int64_t width) {
+    q.fit(lines * dim), out.fit(lines * width), values.fit(STRIP_BLOCKS * BLOCK * width);
+    top.fit(lines), totals.fit(lines * LANES), earlier.fit(lines * (width + 2 * LANES));
+    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
+    if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
+  }
+};
+
+template <class T>
+inline Scratch<T>& scratch() {
+  static thread_local Scratch<T> mine;
+  return mine;
+}
 
 template <class Four, class Three, class Two, class One>
 void by_four(int64_t lines, Four&& four, Three&& three, Two&& two, One&& one) {

@@ -80,31 +80,43 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
   }
 }
 
-// One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next
-// strip are started before the softmax of this one, so that tiles and vectors work in parallel. heads_left: as in
-// `Strip`, of the first line.
+// `count` blocks of one head, whose lines begin at `first`: scores, weights, sums of values, all blocks for one strip after
+// another. The next scores are started before the softmax of the current ones, so that tiles and vectors work in parallel.
+// heads_left: as in `Strip`, of the first line.
 template <class T, class Kind>
-void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
-                  Kind& kind, int64_t heads_left) {
-  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES);
+void attend_blocks(const AttentionArgs& args, const Lines& lines, const Block<T>* blocks, int64_t count, Scratch<T>& mine,
+                   int64_t first, Kind& kind, int64_t heads_left) {
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), all = (lines.count + STRIP - 1) / STRIP * count;
   const ScoreTransform soft(args);
   const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
-  const auto score = [&](int64_t strip, int current) {
-    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
+  const auto scores_of = [&](int64_t i) { return mine.scores.data() + i % 2 * STRIP * BLOCK; };
+  const auto score = [&](int64_t i) {
+    const int64_t strip = i / count * STRIP;
+    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, blocks[i % count], scores_of(i));
   };
   Strip strip{first + lines.at, 0, lines.position, heads_left, lines.ends};
-  score(0, 0);
-  for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
-    if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
+  score(0);
+  for (int64_t i = 0; i < all; i++) {
+    if (i + 1 < all) score(i + 1);
+    const Block<T>& block = blocks[i % count];
+    const int64_t begin = i / count * STRIP;
     strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
-    T* weights = mine.weights.data() + current * STRIP * BLOCK;
-    float* steps = mine.steps.data() + current * STRIP;
-    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + current * STRIP * BLOCK, weights, steps);
+    T* weights = mine.weights.data() + i % 2 * STRIP * BLOCK;
+    float* steps = mine.steps.data() + i % 2 * STRIP;
+    Strip passed = strip;
+    softmax_strip<Kind>(args, soft, passed, block, mine, scores_of(i), weights, steps);
+    if (i % count == count - 1) strip = passed;
     const int64_t some = padded_count(begin);
     std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
     std::fill_n(steps + strip.count, some - strip.count, 0.0f);
     kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
   }
+}
+
+template <class T, class Kind>
+void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
+                  Kind& kind, int64_t heads_left) {
+  attend_blocks(args, lines, &block, 1, mine, first, kind, heads_left);
 }
 
 #if defined(__AVX512F__)

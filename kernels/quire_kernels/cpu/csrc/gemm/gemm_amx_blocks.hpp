@@ -1,0 +1,110 @@
+// Products of many rows in AMX tiles, in blocks of the caches' sizes: a tile of rows and a part of its inputs stay in the
+// first level while they are multiplied with a group of panels, and the group stays in the second level while the rows of an
+// item pass by. Weights are loaded with a hint (TILELOADDT1) that keeps them from replacing the rows in the first level.
+#pragma once
+#include "gemm/gemm_amx.hpp"
+#include "gemm/gemm_epilogue.hpp"
+#include "gemm/gemm_groups.hpp"
+#include "scratch.hpp"
+
+namespace quire {
+
+constexpr int64_t MANY_TILE_ROWS = 49;  // from which on blocks are faster than the items of `GemmTiling`
+
+// How a product is split into items (tiles of rows, and a group of panels), and the inputs of an item into parts.
+class AmxBlocks {
+ public:
+  struct Item {
+    int64_t block, from, to, first, last;  // tiles from … to-1, panels first … last-1
+  };
+
+  AmxBlocks(const Worker& worker, int64_t rows, int64_t panels, int64_t units)
+      : rows_(rows), panels_(panels), units_(units), tiles_(ceil_div(rows, AmxTiles::ROWS)) {
+    // with few rows, each core reads its own half of the weights, with many its own half of the rows
+    sides_ = tiles_ >= MANY_TILES * worker.size ? worker.size : 1;
+    const int64_t space = second_level_cache() * std::min(tiles_, MOST_TILES) / (2 * MOST_TILES);
+    const int64_t fitting = std::max<int64_t>(1, space / (units * UNIT_BYTES));
+    part_ = units <= MOST_UNITS || fitting < FEWEST_PANELS ? units : split(units, PART_UNITS);
+    groups_ = ceil_div(panels, fitting);
+    if (sides_ == 1 && panels >= worker.size) groups_ = std::min(panels, ceil_div(groups_, worker.size) * worker.size);
+    const int64_t most = std::max<int64_t>(1, tiles_ / sides_ / FEWEST_TILES);
+    blocks_ = std::clamp<int64_t>(ceil_div(ITEMS * worker.size, sides_ * groups_), 1, most);
+  }
+
+  int64_t items() const { return sides_ * groups_ * blocks_; }
+  Item item(int64_t i) const {
+    const int64_t block = i % blocks_, group = i / blocks_ % groups_, side = i / blocks_ / groups_;
+    const int64_t begin = tiles_ * side / sides_, own = tiles_ * (side + 1) / sides_ - begin;
+    return {block, begin + own * block / blocks_, begin + own * (block + 1) / blocks_, panels_ * group / groups_,
+            panels_ * (group + 1) / groups_};
+  }
+  int64_t row(int64_t tile) const { return rows_ * tile / tiles_; }  // the first of a tile
+
+  int64_t part() const { return part_; }  // units of a row that stay in the first level
+  // Approximate number of units that a thread processes in all its tiles.
+  int64_t units_of_each(const Worker& worker) const { return ceil_div(tiles_ * panels_, worker.size) * units_; }
+  // An item's part of the panels after its group, to be prefetched beside all its units.
+  PrefetchStream behind(const Item& item, const Packed& w) const {
+    const int64_t bytes = (item.last - item.first) * w.panel_bytes(units_) / blocks_, all = (item.last - item.first) * (item.to - item.from) * units_;
+    return {reinterpret_cast<const char*>(w.panel(item.last, units_)) + bytes * item.block, ceil_div(bytes, all)};
+  }
+
+ private:
+  static constexpr int64_t MOST_UNITS = 320;     // 32 rows of 640 inputs have 40 KiB
+  static constexpr int64_t PART_UNITS = 224;     // of longer rows, beside sums that are loaded and stored
+  static constexpr int64_t FEWEST_PANELS = 3;    // with fewer, loading rows again costs less than sums that are loaded and stored
+  static constexpr int64_t MANY_TILES = 8;       // of each thread
+  // With few tiles of rows a group is small: the first of each thread is read before anything prefetches it.
+  static constexpr int64_t MOST_TILES = 48;
+  static constexpr int64_t ITEMS = 6;            // of each thread: they end at about the same time
+  static constexpr int64_t FEWEST_TILES = 4;     // of an item
+  static constexpr int64_t UNIT_BYTES = PANEL * 4;
+
+  static int64_t ceil_div(int64_t all, int64_t size) { return (all + size - 1) / size; }
+  // The size of parts of at most `most` units, of about equal size.
+  static int64_t split(int64_t units, int64_t most) { return padded(ceil_div(units, ceil_div(units, most)), LANES); }
+
+  int64_t rows_, panels_, units_, tiles_, part_, sides_, groups_, blocks_;
+};
+
+// x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16.
+inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
+                            PrefetchQueue& queue) {
+  static thread_local ScratchBuffer<float> kept;  // sums of earlier parts of the inputs
+  constexpr int64_t SUMS = AmxTiles::ROWS * PANEL;
+  const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>;
+  const AmxBlocks blocks(worker, rows, w.panels(), units);
+  alignas(64) float sums[2][SUMS];
+  AmxTiles tiles;
+  Epilogue<bf16> epilogue;  // of the previous sums
+  int current = 0;
+  queue.spread(blocks.units_of_each(worker));
+  worker.each(blocks.items(), [&](int64_t number) {
+    const AmxBlocks::Item item = blocks.item(number);
+    const int64_t width = item.last - item.first;
+    PrefetchStream behind = blocks.behind(item, w);
+    if (blocks.part() < units) kept.fit(width * SUMS);
+    for (int64_t tile = item.from; tile < item.to; tile++) {
+      const int64_t row = blocks.row(tile), count = blocks.row(tile + 1) - row;
+      const auto some = tile_rows<bf16>(x + row * stride, stride, count, w.inputs);
+      for (int64_t unit = 0; unit < units; unit += blocks.part()) {
+        const int64_t here = std::min(blocks.part(), units - unit), epilogue_rows = AmxTiles::ROWS * LANES / here + 1;
+        const bool last = unit + here == units;
+        float* before = kept.data();
+        for (int64_t panel = item.first; panel < item.last; panel++, before += SUMS) {
+          const PrefetchStream queued = queue.next(here);
+          tiles.add(count, some.base + 2 * unit, some.stride, w.panel(panel, units) + unit * PANEL, here,
+                    unit ? before : nullptr, last ? sums[current] : before, queued.step ? queued : behind, [&] { epilogue.some(epilogue_rows); });
+          if (!queued.step) behind.at += behind.step * here;
+          if (!last) continue;
+          epilogue.rest();
+          epilogue = Epilogue<bf16>(w, to, panel, row, count, sums[current]);
+          current = 1 - current;
+        }
+      }
+    }
+  });
+  epilogue.rest();
+}
+
+}  // namespace quire
