@@ -34,9 +34,9 @@ struct AmxLines {
         _tile_zero(3);
         for (int64_t d = 0; d < dim; d += 32) {
           _tile_loadd(4, upper + d, bytes);
-          _tile_loadd(6, left + d * GROUP, 64);
+          _tile_stream_loadd(6, left + d * GROUP, 64);
           _tile_dpbf16ps(0, 4, 6);
-          _tile_loadd(7, right + d * GROUP, 64);
+          _tile_stream_loadd(7, right + d * GROUP, 64);
           _tile_dpbf16ps(1, 4, 7);
           _tile_loadd(5, lower + d, bytes);
           _tile_dpbf16ps(2, 5, 6);
@@ -66,9 +66,9 @@ struct AmxLines {
         for (int p = 0; p < block.count; p += 32) {
           const bf16* v = values + (p / 2 * stride + d) * 2;
           _tile_loadd(4, upper + p, BLOCK * sizeof(bf16));
-          _tile_loadd(6, v, row);
+          _tile_stream_loadd(6, v, row);
           _tile_dpbf16ps(0, 4, 6);
-          _tile_loadd(7, v + 2 * LANES, row);
+          _tile_stream_loadd(7, v + 2 * LANES, row);
           _tile_dpbf16ps(1, 4, 7);
           _tile_loadd(5, lower + p, BLOCK * sizeof(bf16));
           _tile_dpbf16ps(2, 5, 6);

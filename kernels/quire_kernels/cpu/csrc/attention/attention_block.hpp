@@ -15,7 +15,7 @@ constexpr int GROUPS = BLOCK / GROUP;
 constexpr int64_t STRIP = 32;  // lines that are processed together in a block
 constexpr int64_t STRIP_BLOCKS = 8;  // that a strip passes in turn, where its kernel takes several
 constexpr int64_t FEW_LINES = 8;  // up to so many lines, reading keys and values takes nearly all the time
-constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 32;
+constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 64;
 
 // The rows of a step, as in `quire_kernels.ops.AttentionMetadata`.
 struct StepRows {
@@ -178,6 +178,10 @@ void by_four(int64_t lines, Four&& four, Three&& three, Two&& two, One&& one) {
 template <class T>
 void copy_values(const T* values, int present, int64_t dim, int64_t stride, T* copy) {
   constexpr int P = PER_UNIT<T>;
+  if (present == GROUP && dim == stride) {
+    std::memcpy(copy, values, GROUP * dim * sizeof(T));
+    return;
+  }
   for (int u = 0; u < GROUP / P; u++) {
     const T* from = values + u * dim * P;
     T* row = copy + u * stride * P;

@@ -80,36 +80,55 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
   }
 }
 
-// `count` blocks of one head, whose lines begin at `first`: scores, weights, sums of values, all blocks for one strip after
-// another. The next scores are started before the softmax of the current ones, so that tiles and vectors work in parallel.
-// heads_left: as in `Strip`, of the first line.
+// `count` blocks of one head, whose lines begin at `first`: scores, weights, sums of values, all blocks that a strip sees for
+// one strip after another. The next scores are started before the softmax of the current ones, so that tiles and vectors work
+// in parallel. heads_left: as in `Strip`, of the first line.
 template <class T, class Kind>
 void attend_blocks(const AttentionArgs& args, const Lines& lines, const Block<T>* blocks, int64_t count, Scratch<T>& mine,
                    int64_t first, Kind& kind, int64_t heads_left) {
-  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), all = (lines.count + STRIP - 1) / STRIP * count;
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), queries = blocks->queries, before = queries - heads_left;
   const ScoreTransform soft(args);
-  const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
-  const auto scores_of = [&](int64_t i) { return mine.scores.data() + i % 2 * STRIP * BLOCK; };
-  const auto score = [&](int64_t i) {
-    const int64_t strip = i / count * STRIP;
-    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, blocks[i % count], scores_of(i));
+  const auto strip_at = [&](int64_t begin) {
+    const int64_t token = (begin + before) / queries, left = (token + 1) * queries - begin - before;
+    return Strip{first + lines.at + begin, std::min(STRIP, lines.count - begin), lines.position + token, left,
+                 lines.ends ? lines.ends + token : nullptr};
   };
-  Strip strip{first + lines.at, 0, lines.position, heads_left, lines.ends};
-  score(0);
-  for (int64_t i = 0; i < all; i++) {
-    if (i + 1 < all) score(i + 1);
-    const Block<T>& block = blocks[i % count];
-    const int64_t begin = i / count * STRIP;
-    strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
-    T* weights = mine.weights.data() + i % 2 * STRIP * BLOCK;
-    float* steps = mine.steps.data() + i % 2 * STRIP;
-    Strip passed = strip;
-    softmax_strip<Kind>(args, soft, passed, block, mine, scores_of(i), weights, steps);
-    if (i % count == count - 1) strip = passed;
-    const int64_t some = padded_count(begin);
-    std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
-    std::fill_n(steps + strip.count, some - strip.count, 0.0f);
-    kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
+  const auto visible = [&](int64_t begin) {
+    if (lines.ends) return count;
+    const int64_t last = std::min(begin + STRIP, lines.count) - 1, newest = lines.position + (last + before) / queries + args.ahead;
+    int64_t seen = count;
+    while (seen && blocks[seen - 1].begin > newest) seen--;
+    return seen;
+  };
+  struct Pass {
+    int64_t begin, block;  // the first line of the strip
+  };
+  const auto next = [&](Pass pass) {
+    if (++pass.block < visible(pass.begin)) return pass;
+    do pass = {pass.begin + STRIP, 0};
+    while (pass.begin < lines.count && !visible(pass.begin));
+    return pass;
+  };
+  const auto height = [&](int64_t begin) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - begin); };
+  const auto score = [&](Pass pass, int place) {
+    if (pass.begin >= lines.count) return;
+    kind.scores(mine, first + lines.at + pass.begin, height(pass.begin), dim, blocks[pass.block], mine.scores.data() + place * STRIP * BLOCK);
+  };
+  Pass pass = next({0, -1});
+  score(pass, 0);
+  for (int place = 0; pass.begin < lines.count; place = 1 - place) {
+    const Pass after = next(pass);
+    score(after, 1 - place);
+    Strip strip = strip_at(pass.begin);
+    const Block<T>& block = blocks[pass.block];
+    const int64_t at = strip.at, present = strip.count, some = height(pass.begin);
+    T* weights = mine.weights.data() + place * STRIP * BLOCK;
+    float* steps = mine.steps.data() + place * STRIP;
+    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + place * STRIP * BLOCK, weights, steps);
+    std::fill_n(weights + present * BLOCK, (some - present) * BLOCK, T{});
+    std::fill_n(steps + present, some - present, 0.0f);
+    kind.values(weights, steps, some, block, stride, mine.out.data() + at * stride);
+    pass = after;
   }
 }
 
