@@ -61,11 +61,16 @@ void rotate_heads(Worker& worker, int64_t tokens, Rows<T> q, Rows<T> k, const An
   });
 }
 
-// Prefetches the memory that a token's keys will be written to: a cache line for each unit.
+// Prefetches the memory that a token's key and value of a head will be written to: a cache line for each unit of the key, and
+// a row of values. To the second level, which can wait for more lines at once than the first.
 template <class T>
-inline void prefetch_keys(const T* group, int64_t dim) {
-  for (int64_t u = 0; u < dim / PER_UNIT<T>; u++)
-    __builtin_prefetch(reinterpret_cast<const char*>(group) + u * GROUP * 4, 1);
+inline void prefetch_token(const Pool& k_pool, const Pool& v_pool, int64_t slot, int64_t head) {
+  const int64_t page = slot / k_pool.page_size, offset = slot % k_pool.page_size, group = offset / GROUP;
+  const char* key = reinterpret_cast<const char*>(k_pool.group<T>(page, group, head));
+  for (int64_t u = 0; u < k_pool.dim / PER_UNIT<T>; u++) prefetch_l2(key + u * GROUP * 4);
+  const int64_t row = v_pool.dim * 4;
+  const char* value = reinterpret_cast<const char*>(v_pool.group<T>(page, group, head)) + offset % GROUP / PER_UNIT<T> * row;
+  for (int64_t at = 0; at < row; at += 64) prefetch_l2(value + at);
 }
 
 // Stores a token's key and value of head `head`; where values are not stored, v_pool.dim is 0.
@@ -85,6 +90,8 @@ inline void store_token(const Pool& k_pool, const Pool& v_pool, int64_t page, in
     write(k_pool.group<T>(page, group, head), v_pool.group<T>(page, group, head));
 }
 
+constexpr int64_t TOKENS_AHEAD = 2;  // whose slots are prefetched
+
 // Rotates q and k in offset (without cosines: not at all) and stores k and v in their slots. Neighbors in a page
 // share cache lines, so a thread processes many tokens at once.
 template <class T>
@@ -96,8 +103,9 @@ void rotary_write(Worker& worker, int64_t tokens, Rows<T> q, Rows<T> k, Rows<T> 
       const int64_t at = (angles.rows ? angles.rows[t] : t) * angles.pairs;
       const float *cos = angles.cos + at, *sin = angles.sin + at;
       const int64_t page = slots[t] / k_pool.page_size, offset = slots[t] % k_pool.page_size;
-      if (k_pool.stored == Stored::plain)
-        for (int64_t h = 0; h < k.parts; h++) prefetch_keys(k_pool.group<T>(page, offset / GROUP, h), k.width);
+      const int64_t later = t + TOKENS_AHEAD;
+      if (k_pool.stored == Stored::plain && later < tokens)
+        for (int64_t h = 0; h < k.parts; h++) prefetch_token<T>(k_pool, v_pool, slots[later], h);
       if (angles.cos)
         for (int64_t h = 0; h < q.parts; h++) rotate(q.row(t, h), cos, sin, angles);
       for (int64_t h = 0; h < k.parts; h++) {
