@@ -55,7 +55,7 @@ struct AmxTiles {
   // little beside the tiles.
   template <class Between>
   void sums(const GemmTile& tile, int64_t, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
-            PrefetchQueue&, float* out, Between&& between) {
+            PrefetchQueue& queue, float* out, Between&& between) {
     const int64_t rows = tile.count;
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
@@ -63,8 +63,8 @@ struct AmxTiles {
     _tile_zero(1);
     if (rows <= 16) {  // so little computation that no prefetching is needed
       for (int64_t u = 0; u < units; u += 16) {
-        _tile_loadd(6, w + u * PANEL, 4 * PANEL);
-        _tile_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+        _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
+        _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
         _tile_loadd(4, x + 2 * u, bytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
@@ -72,12 +72,14 @@ struct AmxTiles {
     } else {
       _tile_zero(2);
       _tile_zero(3);
+      const PrefetchStream later = queue.next(units);
       for (int64_t u = 0; u < units; u += 16) {
+        for (int64_t i = 0; i < 16 * later.step; i += 64) prefetch_l2(later.at + u * later.step + i);
         if (tile.fresh) prefetch_units(w + (u + AHEAD) * PANEL);
-        _tile_loadd(6, w + u * PANEL, 4 * PANEL);
+        _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
         _tile_loadd(4, x + 2 * u, bytes);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+        _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, x + 16 * stride + 2 * u, bytes);
         _tile_dpbf16ps(2, 5, 6);

@@ -41,8 +41,6 @@ class AmxBlocks {
   int64_t row(int64_t tile) const { return rows_ * tile / tiles_; }  // the first of a tile
 
   int64_t part() const { return part_; }  // units of a row that stay in the first level
-  // Approximate number of units that a thread processes in all its tiles.
-  int64_t units_of_each(const Worker& worker) const { return ceil_div(tiles_ * panels_, worker.size) * units_; }
   // An item's part of the panels after its group, to be prefetched beside all its units.
   PrefetchStream behind(const Item& item, const Packed& w) const {
     const int64_t bytes = (item.last - item.first) * w.panel_bytes(units_) / blocks_, all = (item.last - item.first) * (item.to - item.from) * units_;
@@ -68,8 +66,7 @@ class AmxBlocks {
 };
 
 // x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16.
-inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
-                            PrefetchQueue& queue) {
+inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to) {
   static thread_local ScratchBuffer<float> kept;  // sums of earlier parts of the inputs
   constexpr int64_t SUMS = AmxTiles::ROWS * PANEL;
   const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>;
@@ -78,7 +75,6 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
   AmxTiles tiles;
   Epilogue<bf16> epilogue;  // of the previous sums
   int current = 0;
-  queue.spread(blocks.units_of_each(worker));
   worker.each(blocks.items(), [&](int64_t number) {
     const AmxBlocks::Item item = blocks.item(number);
     const int64_t width = item.last - item.first;
@@ -92,10 +88,9 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
         const bool last = unit + here == units;
         float* before = kept.data();
         for (int64_t panel = item.first; panel < item.last; panel++, before += SUMS) {
-          const PrefetchStream queued = queue.next(here);
           tiles.add(count, some.base + 2 * unit, some.stride, w.panel(panel, units) + unit * PANEL, here,
-                    unit ? before : nullptr, last ? sums[current] : before, queued.step ? queued : behind, [&] { epilogue.some(epilogue_rows); });
-          if (!queued.step) behind.at += behind.step * here;
+                    unit ? before : nullptr, last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); });
+          behind.at += behind.step * here;
           if (!last) continue;
           epilogue.rest();
           epilogue = Epilogue<bf16>(w, to, panel, row, count, sums[current]);
