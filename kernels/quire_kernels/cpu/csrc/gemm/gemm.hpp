@@ -131,7 +131,7 @@ inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_
   if (rows <= FewRowTiles::ROWS)
     multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
   else if (rows >= MANY_TILE_ROWS)
-    multiply_blocks(worker, x, stride, rows, w, to);
+    multiply_blocks(worker, x, stride, rows, w, to, queue.after());
   else
     multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue);
   _tile_release();

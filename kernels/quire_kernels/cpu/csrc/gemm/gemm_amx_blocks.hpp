@@ -41,10 +41,20 @@ class AmxBlocks {
   int64_t row(int64_t tile) const { return rows_ * tile / tiles_; }  // the first of a tile
 
   int64_t part() const { return part_; }  // units of a row that stay in the first level
-  // An item's part of the panels after its group, to be prefetched beside all its units.
-  PrefetchStream behind(const Item& item, const Packed& w) const {
-    const int64_t bytes = (item.last - item.first) * w.panel_bytes(units_) / blocks_, all = (item.last - item.first) * (item.to - item.from) * units_;
-    return {reinterpret_cast<const char*>(w.panel(item.last, units_)) + bytes * item.block, ceil_div(bytes, all)};
+  // The first group of a thread.
+  std::pair<int64_t, int64_t> first_group(const Worker& worker) const {
+    const Item first = item(items() * worker.id / worker.size);
+    return {first.first, first.last};
+  }
+  // Whether the group of an item is the last of a thread.
+  bool is_last(const Item& some, const Worker& worker) const {
+    return some.last == item(std::max<int64_t>(1, items() * (worker.id + 1) / worker.size) - 1).last;
+  }
+  // An item's part of some panels, to be prefetched beside all its units.
+  PrefetchStream share(const Item& item, const Packed& w, std::pair<int64_t, int64_t> panels) const {
+    const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>, bytes = (panels.second - panels.first) * w.panel_bytes(units) / blocks_;
+    const int64_t all = (item.last - item.first) * (item.to - item.from) * units_;
+    return {reinterpret_cast<const char*>(w.panel(panels.first, units)) + bytes * item.block, ceil_div(bytes, all)};
   }
 
  private:
@@ -65,12 +75,16 @@ class AmxBlocks {
   int64_t rows_, panels_, units_, tiles_, part_, sides_, groups_, blocks_;
 };
 
-// x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16.
-inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to) {
+// x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16. next: the
+// matrix that will be multiplied next, whose first panels are prefetched beside the last ones of this product; or null.
+inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
+                            const Packed* next) {
   static thread_local ScratchBuffer<float> kept;  // sums of earlier parts of the inputs
   constexpr int64_t SUMS = AmxTiles::ROWS * PANEL;
   const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>;
   const AmxBlocks blocks(worker, rows, w.panels(), units);
+  const Packed& after = next ? *next : w;
+  const AmxBlocks following(worker, rows, after.panels(), padded(after.inputs, INPUT_STEP) / PER_UNIT<bf16>);
   alignas(64) float sums[2][SUMS];
   AmxTiles tiles;
   Epilogue<bf16> epilogue;  // of the previous sums
@@ -78,7 +92,8 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
   worker.each(blocks.items(), [&](int64_t number) {
     const AmxBlocks::Item item = blocks.item(number);
     const int64_t width = item.last - item.first;
-    PrefetchStream behind = blocks.behind(item, w);
+    PrefetchStream behind = blocks.share(item, w, {item.last, std::min(w.panels(), item.last + width)});
+    if (next && blocks.is_last(item, worker)) behind = blocks.share(item, *next, following.first_group(worker));
     if (blocks.part() < units) kept.fit(width * SUMS);
     for (int64_t tile = item.from; tile < item.to; tile++) {
       const int64_t row = blocks.row(tile), count = blocks.row(tile + 1) - row;

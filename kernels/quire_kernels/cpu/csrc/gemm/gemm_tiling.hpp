@@ -59,7 +59,10 @@ struct PrefetchStream {
 // prefetch every line several times.
 class PrefetchQueue {
  public:
-  void clear() { ranges_.clear(), at_ = 0, all_ = 0, due_ = 0; }
+  void clear() { ranges_.clear(), at_ = 0, all_ = 0, due_ = 0, after_ = nullptr; }
+  // The matrix that is multiplied next, if it is known.
+  void set_after(const Packed* matrix) { after_ = matrix; }
+  const Packed* after() const { return after_; }
   void add(const void* begin, int64_t bytes) {
     ranges_.push_back({static_cast<const char*>(begin), bytes});
     all_ += bytes;
@@ -94,6 +97,7 @@ class PrefetchQueue {
   std::vector<Range> ranges_;
   size_t at_ = 0;
   int64_t all_ = 0, pace_ = LINE, due_ = 0;  // bytes; bytes per unit; bytes
+  const Packed* after_ = nullptr;
 };
 
 // Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first tile of its item, which has

@@ -234,9 +234,10 @@ void run(const Step& step, const Instruction* program, int64_t count) {
       const int64_t tokens = early.tokens(program[i]);
       if (tokens == 0) continue;
       const Interpreter<T> interpreter{step, worker, tokens, queue, early};
-      if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
-      interpreter.run(program[i]);
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;
+      if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
+      if (next < count && program[next].op == Op::product) queue.set_after(&program[next].packed);
+      interpreter.run(program[i]);
       if (next < count && tokens <= FEW_TOKENS) prefetcher.target<T>(program[next], worker);
       worker.barrier([&] { return prefetcher.prefetch_some(); });
       if (step.seconds && worker.id == 0) {
