@@ -87,7 +87,7 @@ struct AmxLines {
 // read in offset from the pages, 16 positions at a time. Reading keys and values takes nearly all the time.
 struct FewAmxLines {
   static constexpr int64_t MAX = 16;
-  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = true, BANDS = false;
+  static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = true, BANDS = false;
   int64_t height = 0;
 
   explicit FewAmxLines(int64_t lines) { set_height(lines); }
