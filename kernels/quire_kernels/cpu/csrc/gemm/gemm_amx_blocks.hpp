@@ -22,13 +22,14 @@ class AmxBlocks {
       : rows_(rows), panels_(panels), units_(units), tiles_(ceil_div(rows, AmxTiles::ROWS)) {
     // with few rows, each core reads its own half of the weights, with many its own half of the rows
     sides_ = tiles_ >= MANY_TILES * worker.size ? worker.size : 1;
-    const int64_t space = second_level_cache() * std::min(tiles_, MOST_TILES) / (2 * MOST_TILES);
-    const int64_t fitting = std::max<int64_t>(1, space / (units * UNIT_BYTES));
+    const int64_t space = second_level_cache() * std::clamp(tiles_, FEWEST_TILES, MOST_TILES) / (2 * MOST_TILES);
+    by_parts_ = units > LONG_UNITS;
+    const int64_t fitting = by_parts_ ? PARTS_PANELS : std::max<int64_t>(1, space / (units * UNIT_BYTES));
     part_ = units <= MOST_UNITS || fitting < FEWEST_PANELS ? units : split(units, PART_UNITS);
     groups_ = ceil_div(panels, fitting);
     if (sides_ == 1 && panels >= worker.size) groups_ = std::min(panels, ceil_div(groups_, worker.size) * worker.size);
-    const int64_t most = std::max<int64_t>(1, tiles_ / sides_ / FEWEST_TILES);
-    blocks_ = std::clamp<int64_t>(ceil_div(ITEMS * worker.size, sides_ * groups_), 1, most);
+    const int64_t own = ceil_div(tiles_, sides_), least = by_parts_ ? ceil_div(own, PARTS_TILES) : 1;
+    blocks_ = std::clamp(ceil_div(ITEMS * worker.size, sides_ * groups_), least, std::max(least, own / FEWEST_TILES));
   }
 
   int64_t items() const { return sides_ * groups_ * blocks_; }
@@ -41,6 +42,8 @@ class AmxBlocks {
   int64_t row(int64_t tile) const { return rows_ * tile / tiles_; }  // the first of a tile
 
   int64_t part() const { return part_; }  // units of a row that stay in the first level
+  // Whether all tiles of an item pass by for a part of the inputs before they do for the next.
+  bool by_parts() const { return by_parts_; }
   // The first group of a thread.
   std::pair<int64_t, int64_t> first_group(const Worker& worker) const {
     const Item first = item(items() * worker.id / worker.size);
@@ -61,6 +64,8 @@ class AmxBlocks {
   static constexpr int64_t MOST_UNITS = 320;     // 32 rows of 640 inputs have 40 KiB
   static constexpr int64_t PART_UNITS = 224;     // of longer rows, beside sums that are loaded and stored
   static constexpr int64_t FEWEST_PANELS = 3;    // with fewer, loading rows again costs less than sums that are loaded and stored
+  static constexpr int64_t LONG_UNITS = 2048;    // with more, too few whole panels fit into the second level
+  static constexpr int64_t PARTS_PANELS = 10, PARTS_TILES = 12;  // their parts and sums fit
   static constexpr int64_t MANY_TILES = 8;       // of each thread
   // With few tiles of rows a group is small: the first of each thread is read before anything prefetches it.
   static constexpr int64_t MOST_TILES = 48;
@@ -73,6 +78,7 @@ class AmxBlocks {
   static int64_t split(int64_t units, int64_t most) { return padded(ceil_div(units, ceil_div(units, most)), LANES); }
 
   int64_t rows_, panels_, units_, tiles_, part_, sides_, groups_, blocks_;
+  bool by_parts_;
 };
 
 // x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16. next: the
@@ -94,24 +100,35 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
     const int64_t width = item.last - item.first;
     PrefetchStream behind = blocks.share(item, w, {item.last, std::min(w.panels(), item.last + width)});
     if (next && blocks.is_last(item, worker)) behind = blocks.share(item, *next, following.first_group(worker));
-    if (blocks.part() < units) kept.fit(width * SUMS);
-    for (int64_t tile = item.from; tile < item.to; tile++) {
+    const int64_t tiles_kept = blocks.by_parts() ? item.to - item.from : 1;
+    if (blocks.part() < units) kept.fit(tiles_kept * width * SUMS);
+    const auto multiply_part = [&](int64_t tile, int64_t unit) {
       const int64_t row = blocks.row(tile), count = blocks.row(tile + 1) - row;
       const auto some = tile_rows<bf16>(x + row * stride, stride, count, w.inputs);
-      for (int64_t unit = 0; unit < units; unit += blocks.part()) {
-        const int64_t here = std::min(blocks.part(), units - unit), epilogue_rows = AmxTiles::ROWS * LANES / here + 1;
-        const bool last = unit + here == units;
-        float* before = kept.data();
-        for (int64_t panel = item.first; panel < item.last; panel++, before += SUMS) {
-          tiles.add(count, some.base + 2 * unit, some.stride, w.panel(panel, units) + unit * PANEL, here,
-                    unit ? before : nullptr, last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); });
-          behind.at += behind.step * here;
-          if (!last) continue;
-          epilogue.rest();
-          epilogue = Epilogue<bf16>(w, to, panel, row, count, sums[current]);
-          current = 1 - current;
+      const int64_t here = std::min(blocks.part(), units - unit), epilogue_rows = AmxTiles::ROWS * LANES / here + 1;
+      const bool last = unit + here == units;
+      float* before = kept.data() + (tile - item.from) % tiles_kept * width * SUMS;
+      for (int64_t panel = item.first; panel < item.last; panel++, before += SUMS) {
+        const uint32_t* weights = w.panel(panel, units) + unit * PANEL;
+        if (blocks.by_parts()) {  // the same panel's next part
+          const int64_t step = 4 * PANEL / (item.to - item.from) + 1;
+          behind = {reinterpret_cast<const char*>(weights + here * PANEL) + (tile - item.from) * step * here, last ? 0 : step};
         }
+        tiles.add(count, some.base + 2 * unit, some.stride, weights, here, unit ? before : nullptr,
+                  last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); });
+        behind.at += behind.step * here;
+        if (!last) continue;
+        epilogue.rest();
+        epilogue = Epilogue<bf16>(w, to, panel, row, count, sums[current]);
+        current = 1 - current;
       }
+    };
+    if (blocks.by_parts()) {
+      for (int64_t unit = 0; unit < units; unit += blocks.part())
+        for (int64_t tile = item.from; tile < item.to; tile++) multiply_part(tile, unit);
+    } else {
+      for (int64_t tile = item.from; tile < item.to; tile++)
+        for (int64_t unit = 0; unit < units; unit += blocks.part()) multiply_part(tile, unit);
     }
   });
   epilogue.rest();
