@@ -25,8 +25,15 @@ inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline F16 scaled(F16 x, F16 n) { return {_mm512_scalef_ps(x.v, n.v)}; }  // x · 2^n for integer n
 inline F16 scaled_by_floor(F16 x, F16 y) { return scaled(x, y); }          // x · 2^⌊y⌋
-// x - ⌊x⌋ by two instructions, which run in parallel with products; the single instruction for both does not
-inline F16 fraction(F16 x) { return x - F16{_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+// x - ⌊x⌋. By two instructions on CPUs where products are vector instructions: they run in parallel with these, the single
+// one does not.
+inline F16 fraction(F16 x) {
+#if defined(__AMX_TILE__)
+  return {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+#else
+  return x - F16{_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+#endif
+}
 // 1 / x to 14 bits, which suffice for a result stored as bfloat16; one Newton step doubles the bits
 template <class T>
 inline F16 reciprocal(F16 x) {

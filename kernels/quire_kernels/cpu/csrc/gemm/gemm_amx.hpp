@@ -100,10 +100,10 @@ struct AmxTiles {
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16)), ahead = later.step * LANES;
     if (before) {
-      _tile_loadd(0, before, 4 * PANEL);
-      _tile_loadd(1, before + LANES, 4 * PANEL);
-      _tile_loadd(2, before + 16 * PANEL, 4 * PANEL);
-      _tile_loadd(3, before + 16 * PANEL + LANES, 4 * PANEL);
+      _tile_stream_loadd(0, before, 4 * PANEL);
+      _tile_stream_loadd(1, before + LANES, 4 * PANEL);
+      _tile_stream_loadd(2, before + 16 * PANEL, 4 * PANEL);
+      _tile_stream_loadd(3, before + 16 * PANEL + LANES, 4 * PANEL);
     } else {
       _tile_zero(0);
       _tile_zero(1);
