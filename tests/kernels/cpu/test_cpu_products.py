@@ -29,13 +29,19 @@ def test_a_product_is_right_and_a_row_is_the_same_among_any_number_of_others(
         assert torch.equal(product(given.x[-count:]), alone[-count:]), f"the last {count} rows together"
 
 
-def test_rows_that_need_several_blocks_of_x_are_the_same_as_alone(cpp_floats: CpuOps) -> None:
-    for dtype in FLOATS:
-        weight, x = torch.randn(40, 4000).to(dtype), torch.randn(300, 4000).to(dtype)
-        product = cpp_floats.linear(weight, None)
-        together = product(x)
-        for row in (0, 31, 63, 64, 65, 127, 128, 255, 299):
-            assert torch.equal(product(x[row : row + 1])[0], together[row]), row
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(300, 4000, 40), (530, 600, 200), (610, 1500, 333), (530, 5000, 700)]
+)
+def test_rows_of_many_are_the_same_as_alone(
+    cpp_floats: CpuOps, dtype: torch.dtype, rows: int, inputs: int, outputs: int
+) -> None:
+    """Shapes in which x, the inputs, and the panels need several blocks."""
+    weight, x = torch.randn(outputs, inputs).to(dtype), torch.randn(rows, inputs).to(dtype)
+    product = cpp_floats.linear(weight, None)
+    together = product(x)
+    for row in (0, 31, 32, 33, 63, 64, 65, 127, 128, 255, 299, rows // 2, rows - 1):
+        assert torch.equal(product(x[row : row + 1])[0], together[row]), row
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

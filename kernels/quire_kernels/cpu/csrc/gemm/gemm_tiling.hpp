@@ -54,9 +54,9 @@ struct PrefetchStream {
   int64_t step;
 };
 
-// Memory ranges that the thread reads later: prefetched in order, spread over its tiles (by vector kernels only; AMX tiles
-// do not prefetch them). A tile prefetches a line in each unit or nothing: with less than a line in each unit, it would
-// prefetch every line several times.
+// Memory ranges that the thread reads later: prefetched in order, spread over its tiles (with AMX only beside 17 to 48 rows).
+// A tile prefetches a line in each unit or nothing: with less than a line in each unit, it would prefetch every line several
+// times.
 class PrefetchQueue {
  public:
   void clear() { ranges_.clear(), at_ = 0, all_ = 0, due_ = 0, after_ = nullptr; }
