@@ -16,6 +16,7 @@
 #undef _tile_loadd
 #undef _tile_release
 #undef _tile_stored
+#undef _tile_stream_loadd
 #undef _tile_zero
 
 namespace emulated {
@@ -70,6 +71,7 @@ inline void _tile_loadd(int tile, const void* from, int64_t stride) {
   for (int row = 0; row < state().rows[tile]; row++)
     std::memcpy(state().data[tile][row], static_cast<const char*>(from) + row * stride, state().row_bytes[tile]);
 }
+inline void _tile_stream_loadd(int tile, const void* from, int64_t stride) { _tile_loadd(tile, from, stride); }
 inline void _tile_stored(int tile, void* to, int64_t stride) {
   require_tile(tile);
   for (int row = 0; row < state().rows[tile]; row++)

@@ -37,6 +37,7 @@
 #define _tile_loadd emulated::_tile_loadd
 #define _tile_release emulated::_tile_release
 #define _tile_stored emulated::_tile_stored
+#define _tile_stream_loadd emulated::_tile_stream_loadd
 #define _tile_zero emulated::_tile_zero
 
 #if !defined(EMULATED_TILES)
@@ -96,6 +97,7 @@
 #define _mm512_reduce_add_pd emulated::_mm512_reduce_add_pd
 #define _mm512_reduce_add_ps emulated::_mm512_reduce_add_ps
 #define _mm512_reduce_max_ps emulated::_mm512_reduce_max_ps
+#define _mm512_reduce_ps emulated::_mm512_reduce_ps
 #define _mm512_roundscale_ps emulated::_mm512_roundscale_ps
 #define _mm512_scalef_ps emulated::_mm512_scalef_ps
 #define _mm512_set1_epi16 emulated::_mm512_set1_epi16

@@ -15,7 +15,12 @@ constexpr int GROUPS = BLOCK / GROUP;
 constexpr int64_t STRIP = 32;  // lines that are processed together in a block
 constexpr int64_t STRIP_BLOCKS = 8;  // that a strip passes in turn, where its kernel takes several
 constexpr int64_t FEW_LINES = 8;  // up to so many lines, reading keys and values takes nearly all the time
-constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 64;
+constexpr int64_t MAX_LINES = 256;
+#if defined(__AMX_TILE__)
+constexpr int64_t MAX_TILE_TOKENS = 64;  // values are copied for each tile
+#else
+constexpr int64_t MAX_TILE_TOKENS = 32;
+#endif
 
 // The rows of a step, as in `quire_kernels.ops.AttentionMetadata`.
 struct StepRows {

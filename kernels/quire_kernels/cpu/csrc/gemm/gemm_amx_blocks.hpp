@@ -53,11 +53,11 @@ class AmxBlocks {
   bool is_last(const Item& some, const Worker& worker) const {
     return some.last == item(std::max<int64_t>(1, items() * (worker.id + 1) / worker.size) - 1).last;
   }
-  // An item's part of some panels, to be prefetched beside all its units.
+  // An item's part of some panels, to be prefetched beside all its units: not faster than memory delivers.
   PrefetchStream share(const Item& item, const Packed& w, std::pair<int64_t, int64_t> panels) const {
     const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>, bytes = (panels.second - panels.first) * w.panel_bytes(units) / blocks_;
     const int64_t all = (item.last - item.first) * (item.to - item.from) * units_;
-    return {reinterpret_cast<const char*>(w.panel(panels.first, units)) + bytes * item.block, ceil_div(bytes, all)};
+    return {reinterpret_cast<const char*>(w.panel(panels.first, units)) + bytes * item.block, std::min(FASTEST, ceil_div(bytes, all))};
   }
 
  private:
@@ -72,6 +72,7 @@ class AmxBlocks {
   static constexpr int64_t ITEMS = 6;            // of each thread: they end at about the same time
   static constexpr int64_t FEWEST_TILES = 4;     // of an item
   static constexpr int64_t UNIT_BYTES = PANEL * 4;
+  static constexpr int64_t FASTEST = 64;         // bytes per unit
 
   static int64_t ceil_div(int64_t all, int64_t size) { return (all + size - 1) / size; }
   // The size of parts of at most `most` units, of about equal size.
@@ -99,7 +100,7 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
     const AmxBlocks::Item item = blocks.item(number);
     const int64_t width = item.last - item.first;
     PrefetchStream behind = blocks.share(item, w, {item.last, std::min(w.panels(), item.last + width)});
-    if (next && blocks.is_last(item, worker)) behind = blocks.share(item, *next, following.first_group(worker));
+    if (next && !following.by_parts() && blocks.is_last(item, worker)) behind = blocks.share(item, *next, following.first_group(worker));
     const int64_t tiles_kept = blocks.by_parts() ? item.to - item.from : 1;
     if (blocks.part() < units) kept.fit(tiles_kept * width * SUMS);
     const auto multiply_part = [&](int64_t tile, int64_t unit) {
