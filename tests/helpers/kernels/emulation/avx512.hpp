@@ -220,9 +220,7 @@ EMULATED __m512 _mm512_roundscale_ps(__m512 a, int how) {  // to integers
   for (__m256& half : x.hf) half = down ? _mm256_floor_ps(half) : _mm256_round_ps(half, _MM_FROUND_TO_NEAREST_INT);
   return x.f;
 }
-EMULATED __m512 _mm512_reduce_ps(__m512 a, int how) {  // what rounding to integers takes away
-  return _mm512_sub_ps(a, _mm512_roundscale_ps(a, how));
-}
+EMULATED __m512 _mm512_reduce_ps(__m512 a, int how) { return _mm512_sub_ps(a, _mm512_roundscale_ps(a, how)); }
 EMULATED __m512 _mm512_scalef_ps(__m512 a, __m512 b) {
   Register x = of(a), y = of(b);
   for (int i = 0; i < 16; i++)
