@@ -56,38 +56,24 @@ struct AmxTiles {
   template <class Between>
   void sums(const GemmTile& tile, int64_t, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&& between) {
-    const int64_t rows = tile.count;
-    configure(rows);
+    if (tile.count > 16) {
+      int64_t ahead = AHEAD;
+      return add(tile.count, x, stride, w, units, nullptr, out, queue.next(units), [&] {
+        if (tile.fresh) prefetch_units(w + ahead * PANEL);
+        ahead += LANES;
+        between();
+      });
+    }
+    configure(tile.count);  // so little computation that no prefetching is needed
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
     _tile_zero(0);
     _tile_zero(1);
-    if (rows <= 16) {  // so little computation that no prefetching is needed
-      for (int64_t u = 0; u < units; u += 16) {
-        _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
-        _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
-        _tile_loadd(4, x + 2 * u, bytes);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-      }
-    } else {
-      _tile_zero(2);
-      _tile_zero(3);
-      const PrefetchStream later = queue.next(units);
-      for (int64_t u = 0; u < units; u += 16) {
-        for (int64_t i = 0; i < 16 * later.step; i += 64) prefetch_l2(later.at + u * later.step + i);
-        if (tile.fresh) prefetch_units(w + (u + AHEAD) * PANEL);
-        _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
-        _tile_loadd(4, x + 2 * u, bytes);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, x + 16 * stride + 2 * u, bytes);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-        between();
-      }
-      _tile_stored(2, out + 16 * PANEL, 4 * PANEL);
-      _tile_stored(3, out + 16 * PANEL + LANES, 4 * PANEL);
+    for (int64_t u = 0; u < units; u += LANES) {
+      _tile_stream_loadd(6, w + u * PANEL, 4 * PANEL);
+      _tile_stream_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+      _tile_loadd(4, x + 2 * u, bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
     }
     _tile_stored(0, out, 4 * PANEL);
     _tile_stored(1, out + LANES, 4 * PANEL);
