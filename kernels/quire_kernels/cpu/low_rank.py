@@ -17,26 +17,33 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.compiled.proxies import Proxy
-from quire_kernels.cpu.low_rank_packing import Packed, Packing
-from quire_kernels.cpu.structs import POINTER, Op
+from quire_kernels.cpu.low_rank_packing import LANES, Packed, Packing
+from quire_kernels.cpu.structs import POINTER, Op, PackedMatrix
 from quire_kernels.low_rank import Deltas, Segments, checked_slot
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
 
 TOKENS_PER_ITEM = 32
-"""Maximum tokens of a segment in one work item; must equal `csrc/low_rank/low_rank.hpp`."""
+"""Maximum tokens of a segment in one work item; must equal `csrc/low_rank/adapter_slots.hpp`."""
 
 
 class AdapterSlotsStruct(ctypes.Structure):
-    """The C++ struct `AdapterSlots` in `csrc/low_rank/low_rank.hpp`."""
+    """The C++ struct `AdapterSlots` in `csrc/low_rank/adapter_slots.hpp`."""
 
     __slots__ = ()
-    _fields_ = (("adapters", POINTER), ("count", c_int64), ("inputs", c_int64))
+    _fields_ = (
+        ("adapters", POINTER),
+        ("count", c_int64),
+        ("inputs", c_int64),
+        ("num_slices", c_int64),
+        ("outputs", c_int64),
+        ("most_ranks", c_int64),
+    )
 
 
 class StepSegments(ctypes.Structure):
-    """The C++ struct of the same name in `csrc/low_rank/low_rank.hpp`."""
+    """The C++ struct of the same name in `csrc/low_rank/adapter_slots.hpp`."""
 
     __slots__ = ()
     _fields_ = (
@@ -90,7 +97,7 @@ class CpuAdapterSlots:
         self._packing = Packing(ops.library, inputs, tuple(slices), dtype)
         self._adapter_slots: list[Packed | None] = [None] * slots
         self._pointers = (c_void_p * slots)()
-        self.struct = AdapterSlotsStruct(addressof(self._pointers), slots, inputs)
+        self.struct = AdapterSlotsStruct(addressof(self._pointers), slots, inputs, len(slices), self.outputs, 0)
 
     def size(self, deltas: Deltas) -> int:
         return self._packing.size(deltas)
@@ -101,6 +108,7 @@ class CpuAdapterSlots:
     def put(self, slot: int, packed: Packed) -> None:
         checked_slot(slot, len(self._adapter_slots))
         self._adapter_slots[slot], self._pointers[slot] = packed, addressof(packed.struct)
+        self.struct.most_ranks = max(self.struct.most_ranks, packed.most_ranks)
 
     def clear(self, slot: int) -> None:
         checked_slot(slot, len(self._adapter_slots))
@@ -113,6 +121,14 @@ class CpuAdapterSlots:
     def is_batch_invariant(self, segments: Any) -> bool:
         """Whether no bit of a row depends on the other rows: where the kernels compute all adapters."""
         return isinstance(segments, Segments)
+
+    def joins(self, matrix: PackedMatrix) -> bool:
+        """Whether the product with this matrix can have the adapters as further terms of its sums: those of AMX tiles
+        can, if 16 outputs at a time belong to the same slice.
+        """
+        edges = [edge for bounds in self._packing.slices for edge in bounds] + [matrix.outputs // 2 * matrix.halves]
+        tiles = self._ops.library.isa.tiles and self._dtype == torch.bfloat16
+        return tiles and matrix.outputs == self.outputs and not any(edge % LANES for edge in edges)
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         if isinstance(y, Proxy):

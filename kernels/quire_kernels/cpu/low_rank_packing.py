@@ -24,7 +24,7 @@ TILE_RANKS = 32
 
 
 class SliceStruct(ctypes.Structure):
-    """The C++ struct `Slice` in `csrc/low_rank/low_rank.hpp`."""
+    """The C++ struct `Slice` in `csrc/low_rank/adapter_slots.hpp`."""
 
     __slots__ = ()
     _fields_ = (
@@ -39,7 +39,7 @@ class SliceStruct(ctypes.Structure):
 
 
 class PackedWeightsStruct(ctypes.Structure):
-    """The C++ struct `PackedWeights` in `csrc/low_rank/low_rank.hpp`."""
+    """The C++ struct `PackedWeights` in `csrc/low_rank/adapter_slots.hpp`."""
 
     __slots__ = ()
     _fields_ = (
@@ -49,14 +49,21 @@ class PackedWeightsStruct(ctypes.Structure):
         ("bytes", c_int64),
         ("panels", c_int32),
         ("num_slices", c_int32),
+        ("finite", c_int32),
+        ("most_units", c_int32),
     )
+
+
+READ_BEYOND = 1024
+"""Bytes behind the weights that an AMX tile may read, and multiplies by zeros."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """An adapter's packed weights for a projection, and the memory they are in."""
+    """An adapter's packed weights for a projection, and the memory they are in. most_ranks: of a slice, padded."""
 
     struct: PackedWeightsStruct
+    most_ranks: int
     kept: tuple[Any, ...]
 
 
@@ -66,6 +73,7 @@ class _Layout:
 
     deltas: tuple[LowRankUpdate, ...]
     ranks: tuple[int, ...]
+    dtype: torch.dtype
     a: CompressedLayout
     b: tuple[CompressedLayout, ...]
 
@@ -77,7 +85,18 @@ class _Layout:
     @property
     def bytes(self) -> int:
         vectors = [vector for delta in self.deltas for vector in (delta.scale, delta.shift) if vector is not None]
-        return self.a.bytes + sum(b.bytes for b in self.b) + sum(_vector_bytes(vector) for vector in vectors)
+        sizes = [self.a.bytes, *(b.bytes for b in self.b), *map(_vector_bytes, vectors)]
+        return sum(sizes) + READ_BEYOND
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether zero times any of b is zero, and there is nothing but a and b."""
+        return all(
+            delta.scale is None
+            and delta.shift is None
+            and (delta.b is None or bool(delta.b.to(self.dtype).isfinite().all()))
+            for delta in self.deltas
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +134,10 @@ class Packing:
             if delta.shift is not None:
                 slice_.shift, at = at, _copied(delta.shift, at)
         a = layout.a.stored(self.library, begin, a_staging)
-        struct = PackedWeightsStruct(a, ctypes.addressof(slices), begin, layout.bytes, layout.panels, len(slices))
-        return Packed(struct, (memory, slices))
+        most_ranks = max(layout.ranks, default=0)
+        numbers = layout.bytes, layout.panels, len(slices), layout.is_finite, most_ranks // self._per_unit
+        struct = PackedWeightsStruct(a, ctypes.addressof(slices), begin, *numbers)
+        return Packed(struct, most_ranks, (memory, slices))
 
     def _layout(self, deltas: Deltas) -> _Layout:
         found = tuple(self._readable(delta) for delta in checked(deltas, self.inputs, self.slices))
@@ -134,7 +155,7 @@ class Packing:
             )
             for delta, rank, (start, stop) in zip(found, ranks, self.slices, strict=True)
         ]
-        return _Layout(found, ranks, a, tuple(b))
+        return _Layout(found, ranks, self.dtype, a, tuple(b))
 
     @property
     def _per_unit(self) -> int:

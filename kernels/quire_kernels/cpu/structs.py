@@ -48,6 +48,7 @@ class Op(IntEnum):
     PRODUCT_HEADS = 27
     CLAMP = 28
     ALL_REDUCE = 29
+    SHRINK = 30
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
@@ -127,6 +128,7 @@ class Instruction(ctypes.Structure):
         ("of_encoder", c_int32),
         ("group", c_int32),
         ("before", c_int32),
+        ("shrinks", c_int32),
     )
 
 

@@ -111,9 +111,10 @@ def test_programs_with_adapters_give_what_the_blocks_give_one_by_one(case_id: st
             found.append(run_steps(model, case_id, segments))
             if recorded and case_id != "mixtral":
                 assert pieces_with_adapters(model) == ["program"]
+    joined = dtype == "bfloat16" and isa.available()[0].tiles  # outputs are rounded once, not before and after adapters
     for mine, theirs in zip(*found, strict=True):
         assert mine.isfinite().all()
-        assert torch.equal(mine, theirs)
+        assert (mine - theirs).abs().max() <= (0.03 * theirs.abs().max() if joined else 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

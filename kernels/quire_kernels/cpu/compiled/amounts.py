@@ -22,7 +22,16 @@ from quire_kernels.cpu.structs import (
 )
 
 UNKNOWN = frozenset(
-    (Op.LOW_RANK, Op.MOE, Op.GATED_DELTA, Op.SSD_SCAN, Op.SELECTIVE_SCAN, Op.PRODUCT_HEADS, Op.ROW_ATTENTION)
+    (
+        Op.LOW_RANK,
+        Op.SHRINK,
+        Op.MOE,
+        Op.GATED_DELTA,
+        Op.SSD_SCAN,
+        Op.SELECTIVE_SCAN,
+        Op.PRODUCT_HEADS,
+        Op.ROW_ATTENTION,
+    )
 )
 """Operations whose instructions do not say how much they read."""
 

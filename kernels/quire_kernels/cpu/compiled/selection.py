@@ -30,6 +30,7 @@ BY_TOKEN = frozenset(
         Op.PRODUCT_HEADS,
         Op.CLAMP,
         Op.ALL_REDUCE,
+        Op.SHRINK,
     )
 )
 """Operations of which a token's result depends on no other token of the step, except through the KV cache."""

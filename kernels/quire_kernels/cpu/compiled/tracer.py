@@ -139,7 +139,22 @@ class Tracer:
             raise Untraceable(f"these slots expect y [tokens, {slots.outputs}] and x [tokens, {slots.inputs}]")
         self.kept.append(slots)
         self.runtimes = max(self.runtimes, segments.runtime_index + 1)
+        if self._join_adapters(y, x, slots, segments.runtime_index):
+            return y
         return self.write(Op.LOW_RANK, [x, y], y, weight=addressof(slots.struct), layer=segments.runtime_index)
+
+    def _join_adapters(self, y: Proxy, x: Proxy, slots: Any, runtime_index: int) -> bool:
+        """Let the product that made `y` of `x` take the adapters as terms of its sums; whether it can."""
+        last = self.instructions[-1] if self.instructions else None
+        if last is None or last.op != Op.PRODUCT or last.gated or not slots.joins(last.packed):
+            return False
+        if not (_is_all(y, last.out) and _is_all(x, last.inputs[0])):
+            return False
+        shrink = Instruction(op=Op.SHRINK, inputs=last.inputs, weight=addressof(slots.struct), layer=runtime_index)
+        product = Instruction.from_buffer_copy(last)  # a copy, because tracing of the block may still fail
+        product.shrinks += 1
+        self.instructions[-1:] = [shrink, product]
+        return True
 
     def combine(self, op: Op, x: Proxy, y: Any, out: Proxy) -> Proxy:
         """Record out = x + y or x · y; a factor y may have one column, for all of x."""

@@ -11,6 +11,7 @@
 #include "gemm/gemm_groups.hpp"
 #include "gemm/gemm_epilogue.hpp"
 #include "gemm/gemm_vector.hpp"
+#include "low_rank/panel_terms.hpp"
 #include "rowwise.hpp"
 #include "scratch.hpp"
 #include "thread_team.hpp"
@@ -22,9 +23,9 @@
 namespace quire {
 
 // x [rows, inputs] with `stride` elements between rows.
-template <class T, class Tiles>
+template <class T, class Tiles, class Terms = NoTerms>
 void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int64_t rows, const Packed& w,
-                   const GemmOutput& to, PrefetchQueue& queue) {
+                   const GemmOutput& to, PrefetchQueue& queue, const Terms& terms = {}) {
   if (rows == 0) return;
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
   alignas(64) float sums[2][Tiles::ROWS * PANEL];
@@ -39,7 +40,9 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
     const auto some = tile_rows<typename Tiles::Row>(x + tile.row * stride, stride, tile.count, w.inputs);
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
       tiles.sums(tile, panel, some.base, some.stride, w.panel(panel, units), units, queue,
-                 sums[current], [&] { epilogue.some(epilogue_rows); });
+                 sums[current], [&] { epilogue.some(epilogue_rows); },
+                 terms.of(tile.row / Tiles::ROWS, panel));
+      terms.add_rows(tile.row / Tiles::ROWS, panel, sums[current]);
       epilogue.rest();
       epilogue = Epilogue<T>(w, to, panel, tile.row, tile.count, sums[current]);
       current = 1 - current;
@@ -72,15 +75,20 @@ void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t strid
 
 // `multiply_with` for so few rows that reading the weights takes all the time: each thread reads several panels at
 // once, because several streams get more bandwidth than one.
-template <class T, class Kernel>
+template <class T, class Kernel, class Terms = NoTerms>
 void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stride, int64_t rows, const Packed& w,
-                  const GemmOutput& to) {
+                  const GemmOutput& to, const Terms& terms = {}) {
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
   const auto some = tile_rows<T>(x, stride, rows, w.inputs);
   alignas(64) float sums[Kernel::PANELS * Kernel::ROWS * PANEL];
   worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
-    kernel.sums(panels, some.base, some.stride, w.units + first * units * PANEL, units, sums);
-    for (int64_t i = 0; i < panels; i++) apply_epilogue<T>(w, to, first + i, 0, rows, sums + i * Kernel::ROWS * PANEL);
+    kernel.sums(panels, some.base, some.stride, w.units + first * units * PANEL, units, sums,
+                [&](int64_t i) { return terms.of(0, first + i); });
+    for (int64_t i = 0; i < panels; i++) {
+      float* panel = sums + i * Kernel::ROWS * PANEL;
+      terms.add_rows(0, first + i, panel);
+      apply_epilogue<T>(w, to, first + i, 0, rows, panel);
+    }
   });
 }
 
@@ -98,7 +106,7 @@ void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed
     const int64_t head = i / groups, first = i % groups * PANELS_AT_ONCE, some = std::min(PANELS_AT_ONCE, panels - first);
     const uint32_t* matrix = w.units + (head * panels + first) * units * PANEL;
     for (int64_t r = 0; r < rows; r++) {
-      kernel.sums(some, tile_rows<T>(x.row(r, head), 0, 1, w.inputs).base, 0, matrix, units, sums);
+      kernel.sums(some, tile_rows<T>(x.row(r, head), 0, 1, w.inputs).base, 0, matrix, units, sums, NoTerms{});
       const GemmOutput to{y.row(r, head), 0, nullptr, EpilogueKind::plain, Act{}, 0};
       for (int64_t j = 0; j < some; j++) apply_epilogue<T>(w, to, first + j, 0, 1, sums + j * PANEL);
     }
@@ -123,18 +131,24 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 }
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+template <class Terms>
+void multiply_tiles(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
+                    PrefetchQueue& queue, const Terms& terms) {
+  if (rows == 0) return;
+  if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to, terms);
+  if (rows <= FewRowTiles::ROWS)
+    multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to, terms);
+  else if (rows >= MANY_TILE_ROWS)
+    multiply_blocks(worker, x, stride, rows, w, to, queue.after(), terms);
+  else
+    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue, terms);
+  _tile_release();
+}
+
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
                            const GemmOutput& to, PrefetchQueue& queue) {
-  if (rows == 0) return;
-  if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
-  if (rows <= FewRowTiles::ROWS)
-    multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
-  else if (rows >= MANY_TILE_ROWS)
-    multiply_blocks(worker, x, stride, rows, w, to, queue.after());
-  else
-    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue);
-  _tile_release();
+  multiply_tiles(worker, x, stride, rows, w, to, queue, NoTerms{});
 }
 #endif
 

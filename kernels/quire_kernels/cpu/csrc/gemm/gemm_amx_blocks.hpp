@@ -9,8 +9,6 @@
 
 namespace quire {
 
-constexpr int64_t MANY_TILE_ROWS = 49;  // from which on blocks are faster than the items of `GemmTiling`
-
 // How a product is split into items (tiles of rows, and a group of panels), and the inputs of an item into parts.
 class AmxBlocks {
  public:
@@ -19,7 +17,7 @@ class AmxBlocks {
   };
 
   AmxBlocks(const Worker& worker, int64_t rows, int64_t panels, int64_t units)
-      : rows_(rows), panels_(panels), units_(units), tiles_(ceil_div(rows, AmxTiles::ROWS)) {
+      : rows_(rows), panels_(panels), units_(units), tiles_(amx_tiles(rows)) {
     // with few rows, each core reads its own half of the weights, with many its own half of the rows
     sides_ = tiles_ >= MANY_TILES * worker.size ? worker.size : 1;
     const int64_t space = second_level_cache() * std::clamp(tiles_, FEWEST_TILES, MOST_TILES) / (2 * MOST_TILES);
@@ -39,7 +37,7 @@ class AmxBlocks {
     return {block, begin + own * block / blocks_, begin + own * (block + 1) / blocks_, panels_ * group / groups_,
             panels_ * (group + 1) / groups_};
   }
-  int64_t row(int64_t tile) const { return rows_ * tile / tiles_; }  // the first of a tile
+  int64_t row(int64_t tile) const { return amx_tile_row(rows_, tile); }  // the first of a tile
 
   int64_t part() const { return part_; }  // units of a row that stay in the first level
   // Whether all tiles of an item pass by for a part of the inputs before they do for the next.
@@ -84,8 +82,9 @@ class AmxBlocks {
 
 // x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16. next: the
 // matrix that will be multiplied next, whose first panels are prefetched beside the last ones of this product; or null.
-inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
-                            const Packed* next) {
+template <class Terms>
+void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
+                            const Packed* next, const Terms& terms) {
   static thread_local ScratchBuffer<float> kept;  // sums of earlier parts of the inputs
   constexpr int64_t SUMS = AmxTiles::ROWS * PANEL;
   const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>;
@@ -116,9 +115,11 @@ inline void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64
           behind = {reinterpret_cast<const char*>(weights + here * PANEL) + (tile - item.from) * step * here, last ? 0 : step};
         }
         tiles.add(count, some.base + 2 * unit, some.stride, weights, here, unit ? before : nullptr,
-                  last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); });
+                  last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); },
+                  last ? terms.of(tile, panel) : decltype(terms.of(0, 0)){});
         behind.at += behind.step * here;
         if (!last) continue;
+        terms.add_rows(tile, panel, sums[current]);
         epilogue.rest();
         epilogue = Epilogue<bf16>(w, to, panel, row, count, sums[current]);
         current = 1 - current;

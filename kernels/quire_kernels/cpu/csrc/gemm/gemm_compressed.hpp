@@ -92,9 +92,9 @@ struct CompressedRows {
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
   const PanelCodebook& book;
 
-  template <class Between>
+  template <class Between, class Terms>
   void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
-            PrefetchQueue& queue, float* out, Between&&) const {
+            PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
     const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
     sum_some_compressed(tile.count, x, stride, CompressedPanelReader(book, w), units, out,
                         tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
@@ -119,9 +119,9 @@ struct CompressedTiles {
     sum_some<bf16>(rows, x, stride, w, units, out, stream, queue);
   }
 
-  template <class Between>
+  template <class Between, class Terms>
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
-            PrefetchQueue& queue, float* out, Between&&) const {
+            PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
     uint32_t* mine = memory((tile.last - tile.first) * units) + (panel - tile.first) * units * PANEL;
     if (tile.fresh) decompress({book, w}, units, mine);
     sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));

@@ -115,9 +115,9 @@ struct VectorTiles {
     sum_some<T>(rows, x, stride, w, units, out, stream, queue);
   }
 
-  template <class Between>
+  template <class Between, class Terms>
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
-            PrefetchQueue& queue, float* out, Between&&) {
+            PrefetchQueue& queue, float* out, Between&&, Terms&&) {
     sum_some<T>(tile.count, x, stride, w, units, out, tile.beside(panel), queue.next(units));
   }
 };
@@ -141,7 +141,8 @@ struct VectorRow {
     for (int i = 0; i < HALVES; i++) store(out + i * LANES, acc[i]);
   }
 
-  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t units, float* out) const {
+  template <class Terms>
+  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t units, float* out, Terms&&) const {
     if (panels == 3) return sums_of<6>(x, w, units, out);
     if (panels == 2) return sums_of<4>(x, w, units, out);
     sums_of<2>(x, w, units, out);

@@ -7,56 +7,13 @@
 // nothing within a phase, and in a pass no two threads write the same row. Sums are in a fixed order, as in
 // `gemm/gemm.hpp`.
 #pragma once
-#include <algorithm>
-
-#include "gemm/compress.hpp"
 #include "gemm/gemm.hpp"
+#include "low_rank/adapter_slots.hpp"
 #include "scratch.hpp"
 #include "rowwise.hpp"
 #include "thread_team.hpp"
 
 namespace quire {
-
-constexpr int64_t TOKENS_PER_ITEM = 32;  // maximum tokens of a segment in one work item
-constexpr int64_t TILE_UNITS = 16;
-constexpr int64_t PANEL_BLOCK_BYTES = 8192;  // of b, decompressed at once
-
-// One fused matrix of the projection: outputs start … stop-1. scale and shift may be null; units is 0 without b.
-struct Slice {
-  Compressed b;
-  const float *scale, *shift;
-  int64_t start, stop;
-  int32_t first, units;  // index of its first rank in the sums with a (elements), and number of units
-
-  // Number of outputs to decompress before they are used.
-  int64_t outputs_at_once() const {
-    if (!b.book) return stop - start;
-    return std::max<int64_t>(1, PANEL_BLOCK_BYTES / (2 * LANES * 4 * units)) * 2 * LANES;
-  }
-};
-
-struct PackedWeights {
-  Compressed a;
-  const Slice* slices;
-  const void* begin;  // start of its memory
-  int64_t bytes;
-  int32_t panels, num_slices;  // panels of a
-};
-
-struct AdapterSlots {
-  const PackedWeights* const* adapters;  // null: the slot is empty
-  int64_t count, inputs;
-};
-
-// A step's segments, split into items of at most TOKENS_PER_ITEM entries: (slot, first entry, number of entries).
-// Items passes[i] … passes[i+1]-1 may run in any order.
-struct StepSegments {
-  const int32_t* tokens;
-  const float* weights;
-  const int32_t* items;
-  const int64_t* passes;
-  int64_t num_passes;
-};
 
 // Some entries of a segment: tokens that use one adapter.
 template <class Y>
@@ -82,6 +39,7 @@ inline F16 rescaled(const Slice& slice, const Y* y, int64_t at, int n, float wei
 #include "low_rank/low_rank_vector.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include "low_rank/low_rank_amx.hpp"
+#include "low_rank/shrink.hpp"
 #endif
 
 namespace quire {
@@ -140,8 +98,7 @@ inline void queue_adapters(const Worker& worker, const AdapterSlots& slots, cons
     const int64_t first = segments.passes[pass], count = segments.passes[pass + 1] - first;
     const PackedWeights* before = nullptr;
     for (int64_t i = count * worker.id / worker.size; i < count * (worker.id + 1) / worker.size; i++) {
-      const int32_t slot = segments.items[3 * (first + i)];
-      const PackedWeights* adapter = slot < slots.count ? slots.adapters[slot] : nullptr;
+      const PackedWeights* adapter = slots.at(segments.items[3 * (first + i)]);
       if (adapter && adapter != before) queue.add(adapter->begin, adapter->bytes);
       before = adapter;
     }
@@ -160,7 +117,7 @@ void low_rank(Worker& worker, const AdapterSlots& slots, const StepSegments& seg
     const int64_t first = segments.passes[pass];
     worker.each(segments.passes[pass + 1] - first, [&](int64_t i) {
       const int32_t* item = segments.items + 3 * (first + i);
-      const PackedWeights* adapter = item[0] < slots.count ? slots.adapters[item[0]] : nullptr;
+      const PackedWeights* adapter = slots.at(item[0]);
       if (!adapter) return;
       const Entries<Y> entries{segments.tokens + item[1], segments.weights + item[1], item[2], y};
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)

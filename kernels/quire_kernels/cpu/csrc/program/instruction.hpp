@@ -9,7 +9,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp, all_reduce };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp, all_reduce, shrink };
 
 // Which tokens an instruction works on. all: those of the step. selected: those whose logits are computed, which
 // `select` has gathered. early: the same if the step allows it (`EarlyRows`), else all. early_end: `select` of what
@@ -38,6 +38,7 @@ struct Instruction {
   Selected selected;
   int32_t of_encoder;   // attention: to the tokens' encoder inputs
   int32_t group, before;  // attention: as in `AttentionArgs`
+  int32_t shrinks;      // product: number of `shrink` instructions before it whose adapters are terms of its sums
 };
 
 struct Step {

@@ -15,6 +15,7 @@
 #include "quantized/multiply.hpp"
 #include "attention/row_attention.hpp"
 #include "program/instruction.hpp"
+#include "program/step_adapters.hpp"
 #include "rowwise.hpp"
 #include "sampling/sampling.hpp"
 #include "state/instructions.hpp"
@@ -23,6 +24,8 @@ namespace quire {
 
 constexpr int64_t MIN_TOKENS_BESIDE = 8;   // minimum tokens of a product during which other memory is prefetched
 
+inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8 || op == Op::product_quantized; }
+
 template <class T>
 struct Interpreter {
   const Step& step;
@@ -30,6 +33,7 @@ struct Interpreter {
   int64_t tokens;
   PrefetchQueue& queue;
   const EarlyRows& early;
+  const StepAdapters& adapters;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -63,7 +67,22 @@ struct Interpreter {
       if (i.op == Op::product_split)
         return multiply_split(worker, x.base, x.stride, tokens, x.width * x.parts, i.packed, to);
 #endif
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+    if constexpr (sizeof(T) == 2)
+      if (i.shrinks)
+        if (const LowRankTerms terms = adapters.terms(i, static_cast<const T*>(i.bias)); terms.any())
+          return multiply_tiles(worker, x.base, x.stride, tokens, i.packed, to, queue, terms);
+#endif
     multiply<T>(worker, x.base, x.stride, tokens, i.packed, to, queue);
+  }
+
+  // The adapters' first product, for the product that follows.
+  void shrink_rows([[maybe_unused]] const Instruction& i) const {
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+    if constexpr (sizeof(T) == 2)
+      if (const TileUses* uses = adapters.uses(i))
+        shrink(worker, *static_cast<const AdapterSlots*>(i.weight), *uses, rows(i.in[0]), adapters.buffers(i));
+#endif
   }
 
   Angles angles(const Instruction& i) const {
@@ -104,14 +123,20 @@ struct Interpreter {
       low_rank(worker, *static_cast<const AdapterSlots*>(i.weight), *segments, rows(i.in[0]), y);
   }
 
-  // Queues what the low_rank instructions after a product, from `next` to `end`, will read: the weights of all
-  // active adapters. With fewer tokens the product alone saturates the memory bandwidth.
+  // Queues what the adapters after a product, from `next` to `end`, will read before the next product: the weights of all
+  // active ones. With fewer tokens the product alone saturates the memory bandwidth.
   void queue_adapter_reads(const Instruction* next, const Instruction* end) const {
     queue.clear();
     if (tokens < MIN_TOKENS_BESIDE) return;
-    for (; next < end && next->op == Op::low_rank; next++)
-      if (const StepSegments* segments = step.segments[next->layer])
-        queue_adapters(worker, *static_cast<const AdapterSlots*>(next->weight), *segments, queue);
+    for (; next < end && !multiplies(next->op) && next->op != Op::attention; next++) {
+      if (next->op != Op::low_rank && next->op != Op::shrink) continue;
+      const AdapterSlots& slots = *static_cast<const AdapterSlots*>(next->weight);
+      if (next->op == Op::low_rank && step.segments[next->layer])
+        queue_adapters(worker, slots, *step.segments[next->layer], queue);
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+      if (const TileUses* uses = next->op == Op::shrink ? adapters.uses(*next) : nullptr) queue_shrink(worker, slots, *uses, queue);
+#endif
+    }
   }
 
   // in[0]: float32; in[1]: scratch memory of `argmax`; out: an int64 for each token
@@ -174,6 +199,8 @@ struct Interpreter {
         return gather(worker, tokens, early.selected_by(i), rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place
         return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
+      case Op::shrink:  // weight and layer: as of low_rank
+        return shrink_rows(i);
       case Op::argmax:
         return find_argmax(i);
       case Op::all_reduce:  // weight: the `Member`; out: contiguous rows, changed in place
@@ -192,8 +219,6 @@ inline double now() {
 }
 
 constexpr int64_t FEW_TOKENS = 32;  // with more tokens, computing a product takes longer than reading its weights
-
-inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8 || op == Op::product_quantized; }
 
 // Prefetches the first weights of a thread's next product while it waits for others, so that the memory is busy
 // between products. They must fit in the second-level cache beside the current data.
@@ -226,14 +251,15 @@ class WeightPrefetcher {
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
   const EarlyRows early(step);
+  const StepAdapters adapters(step, early, program, count);
   run_parallel(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
     WeightPrefetcher prefetcher;
     PrefetchQueue queue;
     for (int64_t i = 0, next = 0; i < count; i++) {
       const int64_t tokens = early.tokens(program[i]);
-      if (tokens == 0) continue;
-      const Interpreter<T> interpreter{step, worker, tokens, queue, early};
+      if (tokens == 0 || (program[i].op == Op::shrink && !step.segments[program[i].layer])) continue;
+      const Interpreter<T> interpreter{step, worker, tokens, queue, early, adapters};
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;
       if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
       if (next < count && program[next].op == Op::product) queue.set_after(&program[next].packed);
