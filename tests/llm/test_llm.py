@@ -8,6 +8,8 @@ from parrot_engine import engine_of, texts
 
 from quire import LLM, BeamSearchParams, SamplingParams
 from quire.errors import BadRequest, ConfigError, Overloaded, PluginFailed
+from quire.llm.arguments import model_config
+from quire.settings.model_config import ModelConfig
 from quire.types import LoRARequest
 
 # --- generate --------------------------------------------------------------------------------------
@@ -194,6 +196,11 @@ def test_arguments_of_the_same_meaning_elsewhere_are_taken_or_refused_by_name(tm
         LLM("m", api_server_count=2)
     with pytest.raises(ConfigError, match="no folder"):
         LLM(str(tmp_path / "missing"), tensor_parallel_size=1, enforce_eager=True, plugins="")
+
+
+def test_more_sequences_run_at_once_than_in_a_server() -> None:
+    assert model_config("m", {}).max_num_seqs == 256 > ModelConfig(model="m").max_num_seqs
+    assert model_config("m", {"max_num_seqs": 3}).max_num_seqs == 3
 
 
 def test_the_demo_model_answers() -> None:

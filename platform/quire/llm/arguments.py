@@ -64,7 +64,8 @@ def _instead(name: str) -> str:
 
 
 def model_config(model: str, settings: Mapping[str, Any]) -> ModelConfig:
-    return ModelConfig(model=model, **{"max_num_queued_reqs": UNBOUNDED, **settings})
+    """With the defaults of a process that serves no streams: more sequences in a step delay nothing."""
+    return ModelConfig(model=model, **{"max_num_queued_reqs": UNBOUNDED, "max_num_seqs": 256, **settings})
 
 
 def as_prompts(prompts: Any) -> list[PromptInput]:

@@ -53,7 +53,7 @@ class LLM(LLMLifecycle):
     model: a folder, a hub id, the name of a plugin's demo model, or the parts of a model that is loaded already; then
     the other arguments have no effect. plugins: names of entry points, None = the bundled ones. settings: any field of
     `quire.settings.model_config.ModelConfig`: dtype, seed, max_model_len, task, kv_cache_memory_bytes, chat_template,
-    max_num_seqs, tokenizer, revision, …
+    max_num_seqs (256 unless given), tokenizer, revision, …
 
     Raises TypeError for an unknown argument, and a `StartupError` when the model cannot be loaded. Use it as a context
     manager, or call `close`, to free the device. `sleep`, `wake_up`, `load` and `unload` are in `LLMLifecycle`.
