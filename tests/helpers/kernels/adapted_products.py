@@ -15,9 +15,11 @@ from quire_kernels.cpu.structs import Op
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape
 
-WIDTH, INNER, SLOTS = 96, 80, 8
+WIDTH, SLOTS = 96, 8
 QKV = ((0, 48), (48, 64), (64, 96))
-HALVES = ((0, INNER), (INNER, 2 * INNER))
+INNER = (80, 704, 4128)
+"""Numbers of inputs: AMX tiles take them at once, in parts, and in parts for all rows of an item."""
+
 RANKS = (16, 8, 3, 40, 64, 1, 12)
 """Of the adapters in the slots. The third has scales and shifts; the sixth changes one slice alone."""
 
@@ -45,12 +47,14 @@ SEVERAL: Uses = (*USES[:3], ((4, 1.0), (2, 0.5)), ((0, 1.0), (1, -0.5), (3, 0.25
 class AdaptedBlock:
     """y = x + down(act(gate_up(qkv(x)))), each product with adapters."""
 
-    def __init__(self, ops: CpuOps, dtype: torch.dtype, infinite: bool = False) -> None:
-        """infinite: whether b of the first adapter has an infinite element."""
+    def __init__(self, ops: CpuOps, dtype: torch.dtype, inner: int = INNER[0], infinite: bool = False) -> None:
+        """inner: inputs of `down`. infinite: whether b of the first adapter has an infinite element."""
         made = torch.Generator().manual_seed(0)
         self.ops, self.dtype, self.infinite = ops, dtype, infinite
         self.bias = torch.randn(WIDTH, generator=made).to(dtype)
-        shapes = [(WIDTH, WIDTH, QKV), (2 * INNER, WIDTH, HALVES), (WIDTH, INNER, ((0, WIDTH),))]
+        halves = (0, inner), (inner, 2 * inner)
+        shapes = [(WIDTH, WIDTH, QKV), (2 * inner, WIDTH, halves), (WIDTH, inner, ((0, WIDTH),))]
+        self.slices = [slices for _, _, slices in shapes]
         self.weights = [(torch.randn(o, i, generator=made) / i**0.5).to(dtype) for o, i, _ in shapes]
         self.updates = [[self._updates(slot, i, slices, made) for slot in range(len(RANKS))] for _, i, slices in shapes]
         self.products = [
@@ -95,7 +99,7 @@ class AdaptedBlock:
 
         def product(number: int, x: Tensor, bias: Tensor | None) -> Tensor:
             y = F.linear(x, self.weights[number].double(), None if bias is None else bias.double())
-            slices = (QKV, HALVES, ((0, WIDTH),))[number]
+            slices = self.slices[number]
             for t, order in enumerate(orders):
                 for slot, factor in order:
                     for (start, stop), update in zip(
@@ -167,7 +171,7 @@ def check_alone(block: AdaptedBlock) -> None:
 
 def check_infinite(ops: CpuOps) -> None:
     """Tokens do not see that another's adapter is infinite."""
-    finite, infinite = (AdaptedBlock(ops, torch.bfloat16, each) for each in (False, True))
+    finite, infinite = (AdaptedBlock(ops, torch.bfloat16, infinite=each) for each in (False, True))
     x = torch.randn(sum(LENS), WIDTH, generator=torch.Generator().manual_seed(1)).bfloat16()
     got, want = (run_block(block, x, USES, LENS) for block in (infinite, finite))
     users = torch.tensor([bool(use) and use[0][0] == 0 for use in USES]).repeat_interleave(torch.tensor(LENS))

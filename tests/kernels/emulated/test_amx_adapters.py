@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adapted_products import AdaptedBlock, check_alone, check_close, check_infinite
+from adapted_products import INNER, AdaptedBlock, check_alone, check_close, check_infinite
 
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import Op
@@ -12,8 +12,9 @@ from quire_kernels.cpu.structs import Op
 pytestmark = pytest.mark.slow
 
 
-def test_adapted_products(amx: CpuOps) -> None:
-    block = AdaptedBlock(amx, torch.bfloat16)
+@pytest.mark.parametrize("inner", INNER)
+def test_adapted_products(amx: CpuOps, inner: int) -> None:
+    block = AdaptedBlock(amx, torch.bfloat16, inner)
     check_close(block)
     check_alone(block)
     assert block.operations.count(Op.SHRINK) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adapted_products import AdaptedBlock, check_alone, check_close, check_infinite
+from adapted_products import INNER, AdaptedBlock, check_alone, check_close, check_infinite
 from cpu_isas import HERE, cpu_ops
 
 from quire_kernels.cpu.structs import Op
@@ -12,10 +12,11 @@ from quire_kernels.cpu.structs import Op
 pytestmark = pytest.mark.skipif(not HERE, reason="the C++ ops cannot be compiled")
 
 
+@pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("isa", HERE)
-def test_adapted_products(isa: str, dtype: torch.dtype) -> None:
-    block = AdaptedBlock(cpu_ops(isa), dtype)
+def test_adapted_products(isa: str, dtype: torch.dtype, inner: int) -> None:
+    block = AdaptedBlock(cpu_ops(isa), dtype, inner)
     check_close(block)
     check_alone(block)
     joined = isa == "amx" and dtype == torch.bfloat16

@@ -84,7 +84,7 @@ class AmxBlocks {
 // matrix that will be multiplied next, whose first panels are prefetched beside the last ones of this product; or null.
 template <class Terms>
 void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
-                            const Packed* next, const Terms& terms) {
+                     const Packed* next, const Terms& terms) {
   static thread_local ScratchBuffer<float> kept;  // sums of earlier parts of the inputs
   constexpr int64_t SUMS = AmxTiles::ROWS * PANEL;
   const int64_t units = padded(w.inputs, INPUT_STEP) / PER_UNIT<bf16>;

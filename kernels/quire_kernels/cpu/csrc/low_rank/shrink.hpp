@@ -62,10 +62,9 @@ inline void shrink(Worker& worker, const AdapterSlots& slots, const TileUses& us
     const int64_t width = (last - first) * LANES;
     sums.fit(AmxTiles::ROWS * width);
     const uint32_t* a = adapter->a.units() + first * units * LANES;
-    if (first == last) {
-    } else if (users == 1)
+    if (users == 1)
       row.multiply(rows, 1, a, last - first, units, sums.data(), width);
-    else
+    else if (first < last)
       tiles.multiply(rows, users, a, last - first, units, sums.data(), width);
     for (const Slice* slice = begin; slice < end; slice++) {
       const float* from = sums.data() + slice->first - first * LANES;

@@ -66,8 +66,6 @@ struct Interpreter {
     if constexpr (sizeof(T) == 4)
       if (i.op == Op::product_split)
         return multiply_split(worker, x.base, x.stride, tokens, x.width * x.parts, i.packed, to);
-#endif
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     if constexpr (sizeof(T) == 2)
       if (i.shrinks)
         if (const LowRankTerms terms = adapters.terms(i, static_cast<const T*>(i.bias)); terms.any())
