@@ -69,11 +69,15 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Parts of the packed weights: a of all slices, then b, scale and shift of each slice. ranks: padded."""
+    """Parts of the packed weights: a of all slices, then b, scale and shift of each slice. ranks: padded.
+
+    behind: bytes after them.
+    """
 
     deltas: tuple[LowRankUpdate, ...]
     ranks: tuple[int, ...]
     dtype: torch.dtype
+    behind: int
     a: CompressedLayout
     b: tuple[CompressedLayout, ...]
 
@@ -86,7 +90,7 @@ class _Layout:
     def bytes(self) -> int:
         vectors = [vector for delta in self.deltas for vector in (delta.scale, delta.shift) if vector is not None]
         sizes = [self.a.bytes, *(b.bytes for b in self.b), *map(_vector_bytes, vectors)]
-        return sum(sizes) + READ_BEYOND
+        return sum(sizes) + self.behind
 
     @property
     def is_finite(self) -> bool:
@@ -155,7 +159,8 @@ class Packing:
             )
             for delta, rank, (start, stop) in zip(found, ranks, self.slices, strict=True)
         ]
-        return _Layout(found, ranks, self.dtype, a, tuple(b))
+        behind = READ_BEYOND if self.library.isa.tiles and self.dtype == torch.bfloat16 else 0
+        return _Layout(found, ranks, self.dtype, behind, a, tuple(b))
 
     @property
     def _per_unit(self) -> int:
