@@ -38,7 +38,7 @@ class AdapterSlotsStruct(ctypes.Structure):
         ("inputs", c_int64),
         ("num_slices", c_int64),
         ("outputs", c_int64),
-        ("most_ranks", c_int64),
+        ("most_units", c_int64),
     )
 
 
@@ -108,7 +108,7 @@ class CpuAdapterSlots:
     def put(self, slot: int, packed: Packed) -> None:
         checked_slot(slot, len(self._adapter_slots))
         self._adapter_slots[slot], self._pointers[slot] = packed, addressof(packed.struct)
-        self.struct.most_ranks = max(self.struct.most_ranks, packed.most_ranks)
+        self.struct.most_units = max(self.struct.most_units, packed.struct.most_units)
 
     def clear(self, slot: int) -> None:
         checked_slot(slot, len(self._adapter_slots))

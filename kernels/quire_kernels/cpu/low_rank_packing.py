@@ -60,10 +60,9 @@ READ_BEYOND = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """An adapter's packed weights for a projection, and the memory they are in. most_ranks: of a slice, padded."""
+    """An adapter's packed weights for a projection, and the memory they are in."""
 
     struct: PackedWeightsStruct
-    most_ranks: int
     kept: tuple[Any, ...]
 
 
@@ -76,7 +75,6 @@ class _Layout:
 
     deltas: tuple[LowRankUpdate, ...]
     ranks: tuple[int, ...]
-    dtype: torch.dtype
     behind: int
     a: CompressedLayout
     b: tuple[CompressedLayout, ...]
@@ -91,16 +89,6 @@ class _Layout:
         vectors = [vector for delta in self.deltas for vector in (delta.scale, delta.shift) if vector is not None]
         sizes = [self.a.bytes, *(b.bytes for b in self.b), *map(_vector_bytes, vectors)]
         return sum(sizes) + self.behind
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether zero times any of b is zero, and there is nothing but a and b."""
-        return all(
-            delta.scale is None
-            and delta.shift is None
-            and (delta.b is None or bool(delta.b.to(self.dtype).isfinite().all()))
-            for delta in self.deltas
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +126,10 @@ class Packing:
             if delta.shift is not None:
                 slice_.shift, at = at, _copied(delta.shift, at)
         a = layout.a.stored(self.library, begin, a_staging)
-        most_ranks = max(layout.ranks, default=0)
-        numbers = layout.bytes, layout.panels, len(slices), layout.is_finite, most_ranks // self._per_unit
-        struct = PackedWeightsStruct(a, ctypes.addressof(slices), begin, *numbers)
-        return Packed(struct, most_ranks, (memory, slices))
+        finite, most_units = all(map(self._is_finite, layout.deltas)), max(layout.ranks, default=0) // self._per_unit
+        sizes = layout.bytes, layout.panels, len(slices)
+        struct = PackedWeightsStruct(a, ctypes.addressof(slices), begin, *sizes, finite, most_units)
+        return Packed(struct, (memory, slices))
 
     def _layout(self, deltas: Deltas) -> _Layout:
         found = tuple(self._readable(delta) for delta in checked(deltas, self.inputs, self.slices))
@@ -160,7 +148,13 @@ class Packing:
             for delta, rank, (start, stop) in zip(found, ranks, self.slices, strict=True)
         ]
         behind = READ_BEYOND if self.library.isa.tiles and self.dtype == torch.bfloat16 else 0
-        return _Layout(found, ranks, self.dtype, behind, a, tuple(b))
+        return _Layout(found, ranks, behind, a, tuple(b))
+
+    def _is_finite(self, delta: LowRankUpdate) -> bool:
+        """Whether zero times any of b is zero, and there is nothing but a and b."""
+        if delta.scale is not None or delta.shift is not None:
+            return False
+        return delta.b is None or bool(delta.b.to(self.dtype).isfinite().all())
 
     @property
     def _per_unit(self) -> int:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from compiled_rig import forward_of
 from torch import Tensor
 
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import Op
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
-from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape
 
 WIDTH, SLOTS = 96, 8
 QKV = ((0, 48), (48, 64), (64, 96))
@@ -85,7 +84,7 @@ class AdaptedBlock:
         y = self.slots[0](self.products[0](x), x, fwd.adapters)
         y = self.ops.gated_act(self.slots[1](self.products[1](y), y, fwd.adapters), "silu")
         y = x + self.slots[2](self.products[2](y), y, fwd.adapters)
-        return y.index_select(0, fwd.logit_rows) if fwd.logit_rows is not None else y
+        return y.index_select(0, fwd.logit_rows)
 
     @property
     def operations(self) -> list[Op]:
@@ -120,25 +119,11 @@ class AdaptedBlock:
         return x + product(2, (F.silu(gate) * up).to(self.dtype).double(), None)
 
 
-def forward_of(tokens: int, segments: Segments | None, selected: int) -> ForwardBatch:
-    """A step of one sequence. selected: its last tokens that are selected."""
-    return ForwardBuffers(tokens, 1, 16, "cpu").fill(
-        token_ids=[0] * tokens,
-        positions=np.arange(tokens),
-        slot_mapping=np.arange(tokens),
-        query_starts=np.array([0, tokens], np.int32),
-        contexts=np.array([tokens], np.int32),
-        page_table=np.arange(16, dtype=np.int32)[None],
-        logit_rows=np.arange(tokens - selected, tokens),
-        kv=KVCache.allocate([KvShape(1, 8)], 16, 16, torch.float32, "cpu"),
-        adapters=segments,
-    )
-
-
 def run_block(block: AdaptedBlock, x: Tensor, uses: Uses, lens: Sequence[int], selected: int = 0) -> Tensor:
     """The block's result of the last `selected` tokens, or of all."""
     segments = Segments.from_uses(uses, lens)
-    return block.run(x.clone(), forward_of(len(x), segments, selected or len(x))).clone()
+    rows = range(len(x) - (selected or len(x)), len(x))
+    return block.run(x.clone(), forward_of(len(x), segments, rows)).clone()
 
 
 def check_close(block: AdaptedBlock) -> None:

@@ -90,16 +90,17 @@ def weights() -> dict[str, Any]:
     }
 
 
-def forward_of(tokens: int, adapters: Any = None) -> ForwardBatch:
-    return ForwardBuffers(tokens, 1, 4, "cpu").fill(
+def forward_of(tokens: int, adapters: Any = None, selected: Sequence[int] | None = None) -> ForwardBatch:
+    """A step of one sequence. selected: the logit rows; None: all but the last token."""
+    return ForwardBuffers(tokens, 1, 16, "cpu").fill(
         token_ids=[0] * tokens,
         positions=np.arange(tokens),
         slot_mapping=np.arange(tokens),
         query_starts=np.array([0, tokens], np.int32),
         contexts=np.array([tokens], np.int32),
-        page_table=np.arange(4, dtype=np.int32)[None],
-        logit_rows=np.arange(tokens - 1),
-        kv=KVCache.allocate([KvShape(1, 8)], 4, 16, torch.float32, "cpu"),
+        page_table=np.arange(16, dtype=np.int32)[None],
+        logit_rows=np.arange(tokens - 1) if selected is None else np.asarray(selected),
+        kv=KVCache.allocate([KvShape(1, 8)], 16, 16, torch.float32, "cpu"),
         adapters=adapters,
     )
 

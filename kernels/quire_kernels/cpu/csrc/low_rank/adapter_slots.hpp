@@ -38,7 +38,7 @@ struct AdapterSlots {
   const PackedWeights* const* adapters;  // null: the slot is empty
   int64_t count, inputs;
   int64_t num_slices, outputs;
-  int64_t most_ranks;  // of a slice, padded, of the adapters that were in the slots until now
+  int64_t most_units;  // of a slice, of the adapters that were in the slots until now
 
   const PackedWeights* at(int32_t slot) const { return slot < count ? adapters[slot] : nullptr; }
 };

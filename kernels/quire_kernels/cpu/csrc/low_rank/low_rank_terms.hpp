@@ -16,7 +16,7 @@ namespace quire {
 struct ShrinkBuffers {
   float *middle, *added;
 
-  static int64_t middle_size(const AdapterSlots& slots) { return padded(slots.most_ranks, INPUT_STEP) * AmxTiles::ROWS; }
+  static int64_t middle_size(const AdapterSlots& slots) { return padded(slots.most_units, TILE_UNITS) * PER_UNIT<bf16> * AmxTiles::ROWS; }
   static int64_t middle_sizes(const AdapterSlots& slots, const TileUses& uses) {
     return uses.count() * slots.num_slices * middle_size(slots);
   }

@@ -1,6 +1,7 @@
 // The adapters of a step that are terms of products (`low_rank/low_rank_terms.hpp`).
 #pragma once
 #include <map>
+#include <vector>
 
 #include "program/instruction.hpp"
 
@@ -16,16 +17,16 @@ class StepAdapters {
     };
     static thread_local ScratchBuffer<float> memory;  // of one product after another
     std::map<int32_t, Sizes> sizes;                   // by runtime
-    for (int64_t i = 0; i < count; i++)
-      if (program[i].op == Op::shrink && step.segments[program[i].layer]) sizes[program[i].layer] = {};
-    for (int64_t i = 0; i < count; i++) {
-      if (program[i].op != Op::shrink || !step.segments[program[i].layer]) continue;
-      const int64_t rows = early.tokens(program[i]);
-      auto found = uses_.find(key(program[i]));
+    std::vector<const Instruction*> shrinks;          // of runtimes that have adapters in this step
+    for (const Instruction* i = program; i < program + count; i++)
+      if (i->op == Op::shrink && step.segments[i->layer]) shrinks.push_back(i), sizes[i->layer] = {};
+    for (const Instruction* i : shrinks) {
+      const int64_t rows = early.tokens(*i);
+      auto found = uses_.find(key(*i));
       if (found == uses_.end())
-        found = uses_.emplace(key(program[i]), TileUses(*step.segments[program[i].layer], rows, rows < step.tokens ? step.selected : nullptr, sizes.size() == 1)).first;
-      const AdapterSlots& slots = *static_cast<const AdapterSlots*>(program[i].weight);
-      Sizes& size = sizes[program[i].layer];
+        found = uses_.emplace(key(*i), TileUses(*step.segments[i->layer], rows, rows < step.tokens ? step.selected : nullptr, sizes.size() == 1)).first;
+      const AdapterSlots& slots = *static_cast<const AdapterSlots*>(i->weight);
+      Sizes& size = sizes[i->layer];
       size.middle = std::max(size.middle, ShrinkBuffers::middle_sizes(slots, found->second));
       size.added = std::max(size.added, ShrinkBuffers::added_size(slots, found->second));
     }
