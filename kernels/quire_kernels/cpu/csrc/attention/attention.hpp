@@ -59,10 +59,10 @@ void attend_span_by_strips(const AttentionArgs& args, const Lines& lines, const 
                            int64_t stride, Kind kind) {
   Scratch<T>& mine = scratch<T>();
   constexpr int64_t MOST = STRIP_BLOCKS * BLOCK;  // positions
-  for (int64_t begin = span.begin, end; begin < span.end; begin = end) {
-    end = std::min(span.end, (begin / MOST + 1) * MOST);
-    for (int64_t head = first; head < last; head++) {
-      const Lines own = lines.of(args.queries(head));
+  for (int64_t head = first; head < last; head++) {
+    const Lines own = lines.of(args.queries(head));
+    for (int64_t begin = span.begin, end; begin < span.end; begin = end) {
+      end = std::min(span.end, (begin / MOST + 1) * MOST);
       if (begin % SPLIT == 0 && begin) end_split(args, mine, (head - first) * stride + own.at, own.count);
       int64_t count = 0;
       for (int64_t at = begin; at < end; at += BLOCK) {
@@ -178,7 +178,9 @@ void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q,
   const int64_t width = padded(args.v.dim, LANES), count = static_cast<int64_t>(parts.size());
   const auto memory = [&] { return mine.stored.fit(lines * LineSums::floats(width)), mine.stored.data(); };
   float* stored = lines ? static_cast<float*>(worker.common(memory)) : nullptr;
-  const bool apart = count < ITEMS_PER_THREAD * worker.size || static_cast<int64_t>(mine.tiles.size()) < rows.count;
+  const auto is_large = [&](const Tile& tile) { return tile.tokens * args.group > FEW_LINES && !tile.shared; };
+  const bool apart = count < ITEMS_PER_THREAD * worker.size || static_cast<int64_t>(mine.tiles.size()) < rows.count ||
+                     (DIVIDES_HEADS && std::any_of(mine.tiles.begin(), mine.tiles.end(), is_large));
   const int64_t heads = apart ? 1 : args.k.heads, pieces = args.k.heads / heads;
   worker.each(count * pieces, [&](int64_t i) {
     const Part &part = parts[i / pieces], &next = parts[std::min(count - 1, (i + 1) / pieces)];

@@ -15,11 +15,12 @@ constexpr int GROUPS = BLOCK / GROUP;
 constexpr int64_t STRIP = 32;  // lines that are processed together in a block
 constexpr int64_t STRIP_BLOCKS = 8;  // that a strip passes in turn, where its kernel takes several
 constexpr int64_t FEW_LINES = 8;  // up to so many lines, reading keys and values takes nearly all the time
-constexpr int64_t MAX_LINES = 256;
 #if defined(__AMX_TILE__)
-constexpr int64_t MAX_TILE_TOKENS = 64;  // values are copied for each tile
+constexpr int64_t MAX_LINES = 512, MAX_TILE_TOKENS = 128;  // values are copied for each tile
+constexpr bool DIVIDES_HEADS = true;  // of tiles of many lines, so that there are enough items for all threads
 #else
-constexpr int64_t MAX_TILE_TOKENS = 32;
+constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 32;
+constexpr bool DIVIDES_HEADS = false;
 #endif
 
 // The rows of a step, as in `quire_kernels.ops.AttentionMetadata`.
@@ -158,7 +159,7 @@ struct Scratch {
   void fit(int64_t lines, int64_t dim, int64_t width) {
     q.fit(lines * dim), out.fit(lines * width), values.fit(STRIP_BLOCKS * BLOCK * width);
     top.fit(lines), totals.fit(lines * LANES), earlier.fit(lines * (width + 2 * LANES));
-    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
+    weights.fit(2 * STRIP * BLOCK), scores.fit(STRIP * BLOCK), steps.fit(STRIP);  // weights of two bands
     if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
   }
 };

@@ -34,101 +34,92 @@ inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* w
 
 // Converts the scores of a strip to weights, line by line.
 template <class Kind, class T>
-void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
-                  Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+void softmax_lines(const AttentionArgs& args, const ScoreTransform& soft, Strip strip, const Block<T>& block,
+                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
   const int64_t stride = padded(args.v.dim, LANES);
-  const bool bounded = args.window != 0 || args.chunk != 0;
-  const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
   LineBias bias;
   alignas(64) float hidden[BLOCK] = {};
   for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
-    const int64_t at = strip.at + l;
+    const int64_t at = strip.at + l, head = block.head + block.queries - strip.heads_left;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
     if (soft.slopes) {
-      bias.slope = soft.raw(soft.slopes[block.head + block.queries - strip.heads_left]);
+      bias.slope = soft.raw(soft.slopes[head]);
       bias.distance = static_cast<float>(block.begin - strip.position);
     }
     if (args.biases) {
       bias.unit = soft.raw(1.0f);
-      bias.biases = args.biases_of(block.head + block.queries - strip.heads_left, block.begin - strip.position);
+      bias.biases = args.biases_of(head, block.begin - strip.position);
     }
     bool seen = true;
     if (args.stripes) {
       const int64_t end = std::min<int64_t>(block.count, strip.position + args.ahead + 1 - block.begin);
-      seen = args.stripes->mark(strip.position, block.head + block.queries - strip.heads_left, block.begin, 0,
-                                static_cast<int>(end), HIDDEN, hidden);
+      seen = args.stripes->mark(strip.position, head, block.begin, 0, static_cast<int>(end), HIDDEN, hidden);
       bias.unit = 1, bias.biases = hidden;
     }
+    const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
+    const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
+    const int from = static_cast<int>(std::clamp<int64_t>(args.oldest(strip.position) - block.begin, 0, to));
     const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
-    if (!seen) {
+    if (seen && from < to)
+      softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
+    else
       std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
-    } else if (whole) {
-      softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
-    } else {
-      const int64_t oldest = args.oldest(strip.position);
-      const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
-      const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
-      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
-      if (from < to)
-        softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
-      else
-        std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
-    }
     if (--strip.heads_left > 0) continue;
     strip.position++, strip.heads_left = block.queries;
     if (strip.ends) strip.ends++;
   }
 }
 
+// `softmax_lines` for lines that see the whole block and whose scores are only multiplied: in so short a loop the processor
+// has many lines in flight.
+template <class Kind, class T>
+void softmax_whole_lines(const AttentionArgs& args, const ScoreTransform& soft, const Strip& strip, const Block<T>& block,
+                         Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+  const int64_t stride = padded(args.v.dim, LANES);
+  float *tops = mine.top.data() + strip.at, *totals = mine.totals.data() + strip.at * LANES;
+  float* out = mine.out.data() + strip.at * stride;
+  for (int64_t l = 0; l < strip.count; l++) {
+    if constexpr (Kind::COPIES) Kind::prefetch_values(block, l, stride);
+    const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights + l * BLOCK, steps[l]); };
+    softmax_line<T, true>(soft, {}, block, scores + l * BLOCK, 0, BLOCK, tops[l], totals + l * LANES, out + l * stride,
+                                stride, keep_weights);
+  }
+}
+
+template <class Kind, class T>
+void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, const Strip& strip, const Block<T>& block,
+                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+  const int64_t last = (strip.count - 1 + block.queries - strip.heads_left) / block.queries;
+  const bool whole = block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK &&
+                     args.oldest(strip.position + last) <= block.begin;
+  if (whole && !soft.is_nonlinear)
+    softmax_whole_lines<Kind>(args, soft, strip, block, mine, scores, weights, steps);
+  else
+    softmax_lines<Kind>(args, soft, strip, block, mine, scores, weights, steps);
+}
+
 // `count` blocks of one head, whose lines begin at `first`: scores, weights, sums of values, all blocks that a strip sees for
-// one strip after another. The next scores are started before the softmax of the current ones, so that tiles and vectors work
-// in parallel. heads_left: as in `Strip`, of the first line.
+// one strip after another. heads_left: as in `Strip`, of the first line.
 template <class T, class Kind>
 void attend_blocks(const AttentionArgs& args, const Lines& lines, const Block<T>* blocks, int64_t count, Scratch<T>& mine,
                    int64_t first, Kind& kind, int64_t heads_left) {
   const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), queries = blocks->queries, before = queries - heads_left;
   const ScoreTransform soft(args);
-  const auto strip_at = [&](int64_t begin) {
-    const int64_t token = (begin + before) / queries, left = (token + 1) * queries - begin - before;
-    return Strip{first + lines.at + begin, std::min(STRIP, lines.count - begin), lines.position + token, left,
-                 lines.ends ? lines.ends + token : nullptr};
-  };
-  const auto visible = [&](int64_t begin) {
-    if (lines.ends) return count;
-    const int64_t last = std::min(begin + STRIP, lines.count) - 1, newest = lines.position + (last + before) / queries + args.ahead;
-    int64_t seen = count;
-    while (seen && blocks[seen - 1].begin > newest) seen--;
-    return seen;
-  };
-  struct Pass {
-    int64_t begin, block;  // the first line of the strip
-  };
-  const auto next = [&](Pass pass) {
-    if (++pass.block < visible(pass.begin)) return pass;
-    do pass = {pass.begin + STRIP, 0};
-    while (pass.begin < lines.count && !visible(pass.begin));
-    return pass;
-  };
-  const auto height = [&](int64_t begin) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - begin); };
-  const auto score = [&](Pass pass, int place) {
-    if (pass.begin >= lines.count) return;
-    kind.scores(mine, first + lines.at + pass.begin, height(pass.begin), dim, blocks[pass.block], mine.scores.data() + place * STRIP * BLOCK);
-  };
-  Pass pass = next({0, -1});
-  score(pass, 0);
-  for (int place = 0; pass.begin < lines.count; place = 1 - place) {
-    const Pass after = next(pass);
-    score(after, 1 - place);
-    Strip strip = strip_at(pass.begin);
-    const Block<T>& block = blocks[pass.block];
-    const int64_t at = strip.at, present = strip.count, some = height(pass.begin);
-    T* weights = mine.weights.data() + place * STRIP * BLOCK;
-    float* steps = mine.steps.data() + place * STRIP;
-    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + place * STRIP * BLOCK, weights, steps);
-    std::fill_n(weights + present * BLOCK, (some - present) * BLOCK, T{});
-    std::fill_n(steps + present, some - present, 0.0f);
-    kind.values(weights, steps, some, block, stride, mine.out.data() + at * stride);
-    pass = after;
+  float *scores = mine.scores.data(), *steps = mine.steps.data();
+  T* weights = mine.weights.data();
+  for (int64_t begin = 0; begin < lines.count; begin += STRIP) {
+    const int64_t token = (begin + before) / queries, present = std::min(STRIP, lines.count - begin);
+    const Strip strip{first + lines.at + begin, present, lines.position + token, (token + 1) * queries - begin - before,
+                      lines.ends ? lines.ends + token : nullptr};
+    const int64_t newest = lines.position + (begin + present - 1 + before) / queries + args.ahead, at = strip.at;
+    const int64_t height = Kind::COPIES ? STRIP : present;
+    for (int64_t b = 0; b < count && (lines.ends || blocks[b].begin <= newest); b++) {
+      kind.scores(mine, at, height, dim, blocks[b], scores);
+      softmax_strip<Kind>(args, soft, strip, blocks[b], mine, scores, weights, steps);
+      std::fill_n(weights + present * BLOCK, (height - present) * BLOCK, T{});
+      std::fill_n(steps + present, height - present, 0.0f);
+      kind.values(weights, steps, height, blocks[b], stride, mine.out.data() + at * stride);
+    }
   }
 }
 

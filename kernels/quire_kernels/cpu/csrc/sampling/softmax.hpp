@@ -58,7 +58,8 @@ __attribute__((noinline)) inline F16 transformed(const ScoreTransform& soft, F16
 }
 
 // Converts the scores [BLOCK] of one line to weights and passes them to `keep_weights`; updates the line's running
-// maximum, sums (lane by lane) and output. bias: used if the transformation is not linear. from, to: the visible positions of the block; WHOLE: all of them.
+// maximum, sums (lane by lane) and output. bias: used if the transformation is not linear. from, to: the visible positions of
+// the block. WHOLE: all are visible, and scores are only multiplied.
 template <class T, bool WHOLE, class KeepWeights>
 inline void softmax_line(const ScoreTransform& soft, const LineBias& bias, const Block<T>& block, const float* scores,
                    int from, int to, float& top, float* totals, float* out, int64_t stride, KeepWeights&& keep_weights) {
@@ -68,7 +69,7 @@ inline void softmax_line(const ScoreTransform& soft, const LineBias& bias, const
   if (block.has_scales)
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++) s[g] = s[g] * load(block.key_scales + g * GROUP);
-  if (soft.is_nonlinear)
+  if (!WHOLE && soft.is_nonlinear)
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++) s[g] = transformed(soft, s[g], bias, g * GROUP);
   if (!WHOLE)
