@@ -124,17 +124,16 @@ class Library:
         """Run a program several times, each time on the tokens that the last run predicts."""
         self.functions.quire_generate(ctypes.byref(step), program, len(program), ctypes.byref(generation))
 
-    def pack(self, weight: Tensor | Sequence[Tensor], halves: bool) -> PackedWeight:
+    def pack(self, weight: Tensor | Sequence[Tensor], halves: bool, compresses: bool = True) -> PackedWeight:
         """Pack a matrix [outputs, inputs], or parts [n, inputs] of its rows, in panels.
 
-        Panels are compressed if the matrix is bfloat16 with few distinct exponents and vectors multiply it; AMX tiles
-        read uncompressed panels.
+        compresses: panels are compressed if the matrix is bfloat16 with few distinct exponents.
         """
         parts = [weight] if isinstance(weight, Tensor) else weight
         parts = [part.detach().contiguous() for part in parts]
         inputs, dtype = parts[0].shape[1], parts[0].dtype
         rows, shape = row_addresses(parts), (sum(map(len, parts)), inputs, int(halves))
-        if not self.isa.tiles and dtype == torch.bfloat16:
+        if compresses and dtype == torch.bfloat16:
             for exact in (False, True):
                 if (compressed := self._pack_compressed(rows, shape, exact)) is not None:
                     return compressed

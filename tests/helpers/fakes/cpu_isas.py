@@ -24,7 +24,7 @@ def _tested(found: InstructionSet) -> InstructionSet:
 HERE = {found.name: _tested(found) for found in isa.available()} if build.compiler() else {}
 
 WITHOUT_TILES = {name: found for name, found in HERE.items() if not found.tiles}
-"""Those that keep matrices compact."""
+"""Those that keep adapters compact."""
 
 FOR_FLOATS = {name: found for name, found in HERE.items() if name not in BYTES_ONLY}
 """Those of which each has other code for floats."""

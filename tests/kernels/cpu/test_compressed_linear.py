@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cpu_isas import HERE, WITHOUT_TILES
+from cpu_isas import HERE
 from torch import Tensor
 
 from quire_kernels.cpu import library
@@ -17,11 +17,11 @@ from quire_kernels.cpu.ops import CpuOps
 pytestmark = pytest.mark.usefixtures("seeded")
 
 BF16 = torch.bfloat16
-SHAPES = [(96, 64), (100, 70), (33, 65), (1, 1), (31, 2), (66, 33), (48, 1536), (960, 576)]
-ROWS = (1, 2, 3, 11, 12, 13, 24, 40, 61, 70, 200)
+SHAPES = [(96, 64), (100, 70), (33, 65), (1, 1), (31, 2), (66, 33), (48, 1536), (960, 576), (70, 4160)]
+ROWS = (1, 2, 3, 11, 12, 13, 16, 17, 24, 33, 40, 61, 70, 200)
 
 
-@pytest.fixture(params=WITHOUT_TILES)
+@pytest.fixture(params=HERE)
 def ops(request: pytest.FixtureRequest) -> CpuOps:
     return CpuOps(load(HERE[request.param]))
 
@@ -128,9 +128,3 @@ def test_parts_are_packed_as_one_matrix(ops: CpuOps, dtype: torch.dtype, gated: 
 
 def test_float32_stays_as_it_is(ops: CpuOps) -> None:
     assert ops.linear(torch.randn(64, 64), None).packed.book is None
-
-
-@pytest.mark.skipif(len(WITHOUT_TILES) == len(HERE), reason="no tiles on this machine")
-def test_tiles_read_panels_as_they_are() -> None:
-    tiles = next(found for found in HERE.values() if found.tiles)
-    assert CpuOps(load(tiles)).linear(gaussian(64, 64), None).packed.book is None

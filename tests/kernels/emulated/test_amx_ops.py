@@ -11,6 +11,7 @@ from attention_rig import SINGLE, STEPS, Attention, cut, expected
 from cpu_rig import COUNTS, close, factors
 
 from quire_kernels import reference
+from quire_kernels.cpu import library
 from quire_kernels.cpu.library import Library
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import StepStruct
@@ -19,10 +20,16 @@ from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
 
 
+@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("shape", [(96, 64), (33, 65), (48, 1536)], ids=str)
-def test_bfloat16_products(amx: CpuOps, shape: tuple[int, int]) -> None:
+def test_bfloat16_products(
+    amx: CpuOps, shape: tuple[int, int], compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compressed:
+        monkeypatch.setattr(library, "MAX_RARE_SHARE", 1 << 40)
     given = factors(*shape, torch.bfloat16)
     product = amx.linear(given.weight, given.bias)
+    assert (product.packed.book is not None) == compressed
     alone = torch.cat([product(row[None]) for row in given.x])
     close(alone, given.exact.bfloat16())
     for count in COUNTS:

@@ -31,7 +31,7 @@ class SplitBf16Linear:
         self._ops = ops
         self.inputs = weight.shape[1]
         self.bias = None if bias is None else bias.detach().contiguous()
-        self._weight = ops.library.pack(_split(weight.detach()), gated and len(weight) % 2 == 0)
+        self._weight = ops.library.pack(_split(weight.detach()), gated and len(weight) % 2 == 0, compresses=False)
         self.packed = self._weight.packed
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
 // AMX kernels of attention: 32 lines at a time, or up to 16.
 #pragma once
 #include "attention/attention_block.hpp"
-#include "gemm/gemm_amx.hpp"
+#include "gemm/amx/tiles.hpp"
 
 namespace quire {
 

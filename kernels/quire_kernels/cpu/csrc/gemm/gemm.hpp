@@ -1,7 +1,7 @@
 // Products with a packed matrix: y = x · wᵀ + bias, for one row or thousands.
 //
 // Every output is one sum in a fixed order: a row's result is bit-identical for any number of rows. AMX tiles sum in
-// another order than vectors, so there a single row is summed as tiles do (`gemm/gemm_amx.hpp`).
+// another order than vectors, so there a single row is summed as tiles do (`gemm/amx/few_rows.hpp`).
 #pragma once
 #include <algorithm>
 
@@ -17,7 +17,8 @@
 #include "thread_team.hpp"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
-#include "gemm/gemm_amx_blocks.hpp"
+#include "gemm/amx/blocks.hpp"
+#include "gemm/amx/few_rows.hpp"
 #endif
 
 namespace quire {
@@ -82,7 +83,7 @@ void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stri
   const auto some = tile_rows<T>(x, stride, rows, w.inputs);
   alignas(64) float sums[Kernel::PANELS * Kernel::ROWS * PANEL];
   worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
-    kernel.sums(panels, some.base, some.stride, w.units + first * units * PANEL, units, sums,
+    kernel.sums(panels, some.base, some.stride, w.panel(first, units), w.panel_bytes(units) / 4, units, sums,
                 [&](int64_t i) { return terms.of(0, first + i); });
     for (int64_t i = 0; i < panels; i++) {
       float* panel = sums + i * Kernel::ROWS * PANEL;
@@ -106,7 +107,7 @@ void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed
     const int64_t head = i / groups, first = i % groups * PANELS_AT_ONCE, some = std::min(PANELS_AT_ONCE, panels - first);
     const uint32_t* matrix = w.units + (head * panels + first) * units * PANEL;
     for (int64_t r = 0; r < rows; r++) {
-      kernel.sums(some, tile_rows<T>(x.row(r, head), 0, 1, w.inputs).base, 0, matrix, units, sums, NoTerms{});
+      kernel.sums(some, tile_rows<T>(x.row(r, head), 0, 1, w.inputs).base, 0, matrix, units * PANEL, units, sums, NoTerms{});
       const GemmOutput to{y.row(r, head), 0, nullptr, EpilogueKind::plain, Act{}, 0};
       for (int64_t j = 0; j < some; j++) apply_epilogue<T>(w, to, first + j, 0, 1, sums + j * PANEL);
     }
@@ -134,14 +135,20 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 template <class Terms>
 void multiply_tiles(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
                     PrefetchQueue& queue, const Terms& terms) {
+  const auto few_or_some = [&](auto weights) {
+    using Few = FewRowTiles<decltype(weights)>;
+    if (rows <= Few::ROWS) return multiply_few<bf16>(worker, Few(rows, weights), x, stride, rows, w, to, terms);
+    multiply_with<bf16>(worker, AmxTilesOf<decltype(weights)>{weights}, x, stride, rows, w, to, queue, terms);
+  };
   if (rows == 0) return;
+  if (rows == 1 && w.book) return multiply_few<bf16>(worker, CompressedSingleRow{*w.book}, x, stride, rows, w, to, terms);
   if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to, terms);
-  if (rows <= FewRowTiles::ROWS)
-    multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to, terms);
-  else if (rows >= MANY_TILE_ROWS)
+  if (rows >= MANY_TILE_ROWS)
     multiply_blocks(worker, x, stride, rows, w, to, queue.after(), terms);
+  else if (w.book)
+    few_or_some(CompressedWeights{w.book});
   else
-    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue, terms);
+    few_or_some(PlainWeights{});
   _tile_release();
 }
 

@@ -18,36 +18,6 @@ constexpr int64_t FEW_COMPRESSED_ROWS = 10;
 #endif
 constexpr int MAX_COMPRESSED_ROWS = std::min<int>(MAX_ROWS, FEW_COMPRESSED_ROWS);  // of a tile
 
-// Reads a compressed panel from its first unit to its last.
-class CompressedPanelReader {
- public:
-  CompressedPanelReader(const PanelCodebook& book, const uint32_t* panel)
-      : upper_(book.upper),
-        from_(reinterpret_cast<const uint8_t*>(panel) + book.head),
-        rare_(reinterpret_cast<const Rare*>(panel)) {}
-
-  // Decompresses the vectors of the next two units.
-  void next(U16 (&group)[GROUP_VECTORS]) {
-    upper_.restore(from_, group);
-    from_ += GROUP_BYTES, done_ += GROUP_ELEMENTS;
-    if (rare_->position < done_) put_rare(group);
-  }
-
- private:
-  UpperBytes upper_;
-  const uint8_t* from_;
-  const Rare* rare_;  // the last entry has a position after all elements
-  uint32_t done_ = 0;  // elements
-
-  void put_rare(U16 (&group)[GROUP_VECTORS]) {
-    alignas(64) bf16 elements[GROUP_ELEMENTS];
-    for (int i = 0; i < GROUP_VECTORS; i++) store_units(elements + i * 2 * LANES, group[i]);
-    bf16* at = elements - (done_ - GROUP_ELEMENTS);
-    for (; rare_->position < done_; rare_++) at[rare_->position].bits = static_cast<uint16_t>(rare_->bits);
-    for (int i = 0; i < GROUP_VECTORS; i++) group[i] = load_units(elements + i * 2 * LANES);
-  }
-};
-
 // Sums of ROWS rows and one panel.
 template <int ROWS>
 [[gnu::noinline]] void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelReader reader, int64_t units,
@@ -111,7 +81,7 @@ struct CompressedTiles {
   // Decompresses panels, one after another, to memory of the thread.
   const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
     uint32_t* plain = memory((last - first) * units);
-    for (int64_t i = first; i < last; i++) decompress({book, w.panel(i, units)}, units, plain + (i - first) * units * PANEL);
+    for (int64_t i = first; i < last; i++) CompressedPanelReader(book, w.panel(i, units)).read(units, plain + (i - first) * units * PANEL);
     return plain;
   }
   static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
@@ -123,7 +93,7 @@ struct CompressedTiles {
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
     uint32_t* mine = memory((tile.last - tile.first) * units) + (panel - tile.first) * units * PANEL;
-    if (tile.fresh) decompress({book, w}, units, mine);
+    if (tile.fresh) CompressedPanelReader(book, w).read(units, mine);
     sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
   }
 
@@ -133,13 +103,6 @@ struct CompressedTiles {
     static thread_local ScratchBuffer<uint32_t> plain;
     plain.fit(units * PANEL);
     return plain.data();
-  }
-  static void decompress(CompressedPanelReader reader, int64_t units, uint32_t* to) {
-    for (int64_t u = 0; u < units; u += 2, to += GROUP_VECTORS * LANES) {
-      U16 group[GROUP_VECTORS];
-      reader.next(group);
-      for (int i = 0; i < GROUP_VECTORS; i++) store_units(to + i * LANES, group[i]);
-    }
   }
 };
 

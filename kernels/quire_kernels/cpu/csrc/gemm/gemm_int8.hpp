@@ -219,7 +219,7 @@ void multiply_many_bytes(Worker& worker, const ByteRows& x, int64_t rows, const 
 }  // namespace quire
 
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-#include "gemm/gemm_int8_amx.hpp"
+#include "gemm/amx/int8_tiles.hpp"
 #endif
 
 namespace quire {

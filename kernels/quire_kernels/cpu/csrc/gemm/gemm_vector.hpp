@@ -142,7 +142,7 @@ struct VectorRow {
   }
 
   template <class Terms>
-  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t units, float* out, Terms&&) const {
+  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t, int64_t units, float* out, Terms&&) const {
     if (panels == 3) return sums_of<6>(x, w, units, out);
     if (panels == 2) return sums_of<4>(x, w, units, out);
     sums_of<2>(x, w, units, out);

@@ -76,6 +76,45 @@ inline void pack_compressed(Worker& worker, const bf16* const* rows, const Packe
   });
 }
 
+// Reads a compressed panel from its first unit to its last.
+class CompressedPanelReader {
+ public:
+  CompressedPanelReader(const PanelCodebook& book, const uint32_t* panel)
+      : upper_(book.upper),
+        from_(reinterpret_cast<const uint8_t*>(panel) + book.head),
+        rare_(reinterpret_cast<const Rare*>(panel)) {}
+
+  // Decompresses the vectors of the next two units.
+  void next(U16 (&group)[GROUP_VECTORS]) {
+    upper_.restore(from_, group);
+    from_ += GROUP_BYTES, done_ += GROUP_ELEMENTS;
+    if (rare_->position < done_) put_rare(group);
+  }
+  // Decompresses the next `units` units, an even number.
+  void read(int64_t units, uint32_t* to) {
+    for (int64_t u = 0; u < units; u += 2, to += GROUP_VECTORS * LANES) {
+      U16 group[GROUP_VECTORS];
+      next(group);
+      for (int i = 0; i < GROUP_VECTORS; i++) store_units(to + i * LANES, group[i]);
+    }
+  }
+  const uint8_t* at() const { return from_; }
+
+ private:
+  UpperBytes upper_;
+  const uint8_t* from_;
+  const Rare* rare_;  // the last entry has a position after all elements
+  uint32_t done_ = 0;  // elements
+
+  void put_rare(U16 (&group)[GROUP_VECTORS]) {
+    alignas(64) bf16 elements[GROUP_ELEMENTS];
+    for (int i = 0; i < GROUP_VECTORS; i++) store_units(elements + i * 2 * LANES, group[i]);
+    bf16* at = elements - (done_ - GROUP_ELEMENTS);
+    for (; rare_->position < done_; rare_++) at[rare_->position].bits = static_cast<uint16_t>(rare_->bits);
+    for (int i = 0; i < GROUP_VECTORS; i++) group[i] = load_units(elements + i * 2 * LANES);
+  }
+};
+
 // One row of the packed matrix, [inputs].
 inline void unpack_compressed_row(const Packed& w, int64_t output, bf16* row) {
   const auto [panel, lane] = w.position(output);

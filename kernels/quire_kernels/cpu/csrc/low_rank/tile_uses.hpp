@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "gemm/gemm_amx.hpp"
+#include "gemm/amx/tiles.hpp"
 #include "low_rank/adapter_slots.hpp"
 
 namespace quire {

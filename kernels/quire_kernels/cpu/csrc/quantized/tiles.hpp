@@ -9,7 +9,7 @@
 // 16; 3 vector instructions a row (4 with offsets): 24 (32). These overlap: 28 to 32 cycles, some 270 products a cycle.
 // VPDPBUSD takes 64 instructions of 8 rows and 3 vector instructions a row, 44 cycles for half of it: 93 a cycle.
 #pragma once
-#include "gemm/gemm_amx.hpp"
+#include "gemm/amx/tiles.hpp"
 #include "quantized/kernels.hpp"
 
 namespace quire {

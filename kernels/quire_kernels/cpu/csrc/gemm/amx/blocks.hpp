@@ -2,7 +2,7 @@
 // first level while they are multiplied with a group of panels, and the group stays in the second level while the rows of an
 // item pass by. Weights are loaded with a hint (TILELOADDT1) that keeps them from replacing the rows in the first level.
 #pragma once
-#include "gemm/gemm_amx.hpp"
+#include "gemm/amx/tiles.hpp"
 #include "gemm/gemm_epilogue.hpp"
 #include "gemm/gemm_groups.hpp"
 #include "scratch.hpp"
@@ -80,6 +80,40 @@ class AmxBlocks {
   bool by_parts_;
 };
 
+// The panels of an item, decompressed to memory of the thread by the first tile that reads them.
+class CompressedBlock {
+ public:
+  CompressedBlock(const Packed& w, int64_t units) : w_(w), units_(units) {}
+
+  // Before the panels first … last-1. part: units of which there is memory at a time.
+  void begin(int64_t first, int64_t last, int64_t part) {
+    fresh_ = first != first_ || last != last_ || part != units_;  // else the same for the rows of another item
+    if (!fresh_) return;
+    first_ = first, last_ = last, part_ = part;
+    memory().fit((last - first) * part * PANEL);
+    readers_.clear();
+    for (int64_t panel = first; panel < last; panel++) readers_.emplace_back(*w_.book, w_.panel(panel, units_));
+  }
+  // Units from `unit` on. is_first: of the tiles that read them.
+  CompressedSteps steps(int64_t panel, int64_t unit, int64_t units, bool is_first) const {
+    return {readers_[panel - first_], units, memory().data() + ((panel - first_) * part_ + unit % part_) * PANEL, false, !(fresh_ && is_first)};
+  }
+  // After a tile has read these.
+  void end(int64_t panel, const CompressedSteps& steps) { readers_[panel - first_] = steps.reader(); }
+
+ private:
+  const Packed& w_;
+  const int64_t units_;
+  int64_t first_ = -1, last_ = -1, part_ = 0;
+  bool fresh_ = true;
+  std::vector<CompressedPanelReader> readers_;
+
+  static ScratchBuffer<uint32_t>& memory() {
+    static thread_local ScratchBuffer<uint32_t> units;
+    return units;
+  }
+};
+
 // x [rows, inputs] with `stride` elements between rows; rows ≥ MANY_TILE_ROWS, so that each tile has more than 16. next: the
 // matrix that will be multiplied next, whose first panels are prefetched beside the last ones of this product; or null.
 template <class Terms>
@@ -93,6 +127,7 @@ void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows
   const AmxBlocks following(worker, rows, after.panels(), padded(after.inputs, INPUT_STEP) / PER_UNIT<bf16>);
   alignas(64) float sums[2][SUMS];
   AmxTiles tiles;
+  CompressedBlock compressed(w, units);
   Epilogue<bf16> epilogue;  // of the previous sums
   int current = 0;
   worker.each(blocks.items(), [&](int64_t number) {
@@ -100,6 +135,7 @@ void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows
     const int64_t width = item.last - item.first;
     PrefetchStream behind = blocks.share(item, w, {item.last, std::min(w.panels(), item.last + width)});
     if (next && !following.by_parts() && blocks.is_last(item, worker)) behind = blocks.share(item, *next, following.first_group(worker));
+    if (w.book) compressed.begin(item.first, item.last, blocks.by_parts() ? blocks.part() : units);
     const int64_t tiles_kept = blocks.by_parts() ? item.to - item.from : 1;
     if (blocks.part() < units) kept.fit(tiles_kept * width * SUMS);
     const auto multiply_part = [&](int64_t tile, int64_t unit) {
@@ -109,14 +145,23 @@ void multiply_blocks(Worker& worker, const bf16* x, int64_t stride, int64_t rows
       const bool last = unit + here == units;
       float* before = kept.data() + (tile - item.from) % tiles_kept * width * SUMS;
       for (int64_t panel = item.first; panel < item.last; panel++, before += SUMS) {
-        const uint32_t* weights = w.panel(panel, units) + unit * PANEL;
         if (blocks.by_parts()) {  // the same panel's next part
-          const int64_t step = 4 * PANEL / (item.to - item.from) + 1;
-          behind = {reinterpret_cast<const char*>(weights + here * PANEL) + (tile - item.from) * step * here, last ? 0 : step};
+          const int64_t step = w.panel_bytes(units) / units / (item.to - item.from) + 1;
+          const char* from = reinterpret_cast<const char*>(w.panel(panel, units)) + (unit + here) * w.panel_bytes(units) / units;
+          behind = {from + (tile - item.from) * step * here, last ? 0 : step};
         }
-        tiles.add(count, some.base + 2 * unit, some.stride, weights, here, unit ? before : nullptr,
-                  last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); },
-                  last ? terms.of(tile, panel) : decltype(terms.of(0, 0)){});
+        const auto add = [&](auto& steps) {
+          tiles.add(count, some.base + 2 * unit, some.stride, steps, here, unit ? before : nullptr,
+                    last ? sums[current] : before, behind, [&] { epilogue.some(epilogue_rows); },
+                    last ? terms.of(tile, panel) : decltype(terms.of(0, 0)){});
+        };
+        if (w.book) {
+          CompressedSteps steps = compressed.steps(panel, unit, here, tile == item.from);
+          add(steps), compressed.end(panel, steps);
+        } else {
+          PlainSteps steps(w.panel(panel, units) + unit * PANEL);
+          add(steps);
+        }
         behind.at += behind.step * here;
         if (!last) continue;
         terms.add_rows(tile, panel, sums[current]);

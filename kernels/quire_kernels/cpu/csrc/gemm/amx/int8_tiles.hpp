@@ -1,6 +1,6 @@
 // AMX kernel of int8 products: 32 rows of signed bytes by one panel of unsigned bytes (Intel SDM vol. 1, ch. 18).
 #pragma once
-#include "gemm/gemm_amx.hpp"
+#include "gemm/amx/tiles.hpp"
 
 namespace quire {
 
