@@ -37,6 +37,15 @@ def test_attention_is_the_reference_and_stale_slots_are_never_read(
             close(case.by(cpp_floats), expected(case))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 32), (6, 2, 24)], ids=str)
+def test_lines_see_some_blocks_of_their_window_whole(
+    cpp_floats: CpuOps, heads: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    case = Attention((300,), (400,), *heads, dtype, window=150)
+    close(case.by(cpp_floats), expected(case))
+
+
 @pytest.mark.parametrize("dim", [1, 3, 33])
 def test_head_dimensions_may_be_odd_in_float32(cpp_floats: CpuOps, dim: int) -> None:
     for lens, contexts in STEPS[:4]:
