@@ -251,7 +251,6 @@ def test_a_header_that_names_something_else_is_refused(loads, field):
     assert loads.reads_matrices
 
 
-@pytest.mark.skipif(bool(available()) and available()[0].tiles, reason="AMX tiles read uncompressed panels")
 @pytest.mark.parametrize("position", [0xFFFFFFFE, 4096, 5])
 def test_rare_values_outside_of_their_panel_are_refused(loads, position):
     """Each compressed panel begins with a list of positions that C++ writes to."""

@@ -121,7 +121,7 @@ class _Packed:
         panels = library.functions.quire_panels(place.shape[0], _halves(place))
         if not head:
             return {UNITS: TensorSize(torch.int32, panels * panel)}
-        if head % 64 or head * MAX_RARE_SHARE > panel * 4 or place.dtype != torch.bfloat16 or library.isa.tiles:
+        if head % 64 or head * MAX_RARE_SHARE > panel * 4 or place.dtype != torch.bfloat16:
             raise ValueError("a compressed panel has an impossible size")
         return {UNITS: TensorSize(torch.int32, panels * (head + panel * 3) // 4), "upper": TensorSize(torch.uint8, 16)}
 

@@ -82,7 +82,7 @@ void softmax_whole_lines(const AttentionArgs& args, const ScoreTransform& soft, 
     if constexpr (Kind::COPIES) Kind::prefetch_values(block, l, stride);
     const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights + l * BLOCK, steps[l]); };
     softmax_line<T, true>(soft, {}, block, scores + l * BLOCK, 0, BLOCK, tops[l], totals + l * LANES, out + l * stride,
-                                stride, keep_weights);
+                          stride, keep_weights);
   }
 }
 
