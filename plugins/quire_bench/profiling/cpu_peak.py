@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parent / "peak_flops.cpp"
 ROUNDS = 1_000_000
-REPEATS = 3
+REPEATS = 10
 
 
 def cpu_peak(is_bf16: bool, threads: int, rounds: int = ROUNDS, isa: InstructionSet | None = None) -> float | None:
