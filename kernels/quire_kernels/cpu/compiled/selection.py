@@ -31,6 +31,7 @@ BY_TOKEN = frozenset(
         Op.CLAMP,
         Op.ALL_REDUCE,
         Op.SHRINK,
+        Op.LOW_RANK,
     )
 )
 """Operations of which a token's result depends on no other token of the step, except through the KV cache."""

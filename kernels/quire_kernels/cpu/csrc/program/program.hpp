@@ -34,6 +34,7 @@ struct Interpreter {
   PrefetchQueue& queue;
   const EarlyRows& early;
   const StepAdapters& adapters;
+  const InstructionSegments& segments;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -117,8 +118,8 @@ struct Interpreter {
   template <class Y>
   void apply_adapters(const Instruction& i) const {
     const Rows<Y> y{static_cast<Y*>(step.buffers[i.out.buffer]) + i.out.offset, i.out.stride, i.out.parts, i.out.width};
-    if (const StepSegments* segments = step.segments[i.layer])
-      low_rank(worker, *static_cast<const AdapterSlots*>(i.weight), *segments, rows(i.in[0]), y);
+    if (const StepSegments* found = segments.of(i))
+      low_rank(worker, *static_cast<const AdapterSlots*>(i.weight), *found, rows(i.in[0]), y);
   }
 
   // Queues what the adapters after a product, from `next` to `end`, will read before the next product: the weights of all
@@ -129,8 +130,7 @@ struct Interpreter {
     for (; next < end && !multiplies(next->op) && next->op != Op::attention; next++) {
       if (next->op != Op::low_rank && next->op != Op::shrink) continue;
       const AdapterSlots& slots = *static_cast<const AdapterSlots*>(next->weight);
-      if (next->op == Op::low_rank && step.segments[next->layer])
-        queue_adapters(worker, slots, *step.segments[next->layer], queue);
+      if (const StepSegments* found = next->op == Op::low_rank ? segments.of(*next) : nullptr) queue_adapters(worker, slots, *found, queue);
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
       if (const TileUses* uses = next->op == Op::shrink ? adapters.uses(*next) : nullptr) queue_shrink(worker, slots, *uses, queue);
 #endif
@@ -250,6 +250,7 @@ template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
   const EarlyRows early(step);
   const StepAdapters adapters(step, early, program, count);
+  const InstructionSegments segments(step, early, program, count);
   run_parallel(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
     WeightPrefetcher prefetcher;
@@ -257,7 +258,7 @@ void run(const Step& step, const Instruction* program, int64_t count) {
     for (int64_t i = 0, next = 0; i < count; i++) {
       const int64_t tokens = early.tokens(program[i]);
       if (tokens == 0 || (program[i].op == Op::shrink && !step.segments[program[i].layer])) continue;
-      const Interpreter<T> interpreter{step, worker, tokens, queue, early, adapters};
+      const Interpreter<T> interpreter{step, worker, tokens, queue, early, adapters, segments};
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;
       if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
       if (next < count && program[next].op == Op::product) queue.set_after(&program[next].packed);

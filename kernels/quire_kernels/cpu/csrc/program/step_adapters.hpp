@@ -1,11 +1,35 @@
-// The adapters of a step that are terms of products (`low_rank/low_rank_terms.hpp`).
+// The adapters of a step: of instructions of their own, and those that are terms of products (`low_rank/low_rank_terms.hpp`).
 #pragma once
 #include <map>
 #include <vector>
 
+#include "low_rank/selected_segments.hpp"
 #include "program/instruction.hpp"
 
 namespace quire {
+
+// The segments of the tokens that `low_rank` instructions work on.
+class InstructionSegments {
+ public:
+  InstructionSegments(const Step& step, const EarlyRows& early, const Instruction* program, int64_t count) : step_(step), early_(early) {
+    for (const Instruction* i = program; i < program + count; i++)
+      if (i->op == Op::low_rank && is_selected(*i) && step.segments[i->layer] && !selected_.count(i->layer))
+        selected_.emplace(i->layer, SelectedSegments(*step.segments[i->layer], step.selected, step.num_selected));
+  }
+
+  // Null: no adapters.
+  const StepSegments* of(const Instruction& low_rank) const {
+    const StepSegments* all = step_.segments[low_rank.layer];
+    return all && is_selected(low_rank) ? selected_.at(low_rank.layer).segments() : all;
+  }
+
+ private:
+  bool is_selected(const Instruction& i) const { return early_.tokens(i) < step_.tokens; }
+
+  const Step& step_;
+  const EarlyRows& early_;
+  std::map<int32_t, SelectedSegments> selected_;  // by runtime
+};
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 // A product has the terms of the `shrink` instructions before it, of which there are `shrinks`: one for each runtime.
