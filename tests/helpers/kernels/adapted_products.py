@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from compiled_rig import forward_of
 from torch import Tensor
 
+from quire_kernels.cpu.compiled.program import Program
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import Op
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
@@ -87,10 +88,15 @@ class AdaptedBlock:
         return y.index_select(0, fwd.logit_rows)
 
     @property
-    def operations(self) -> list[Op]:
-        """Of the program with adapters."""
+    def program(self) -> Program:
+        """With adapters."""
         (program,) = self.run._adapted_stages[False]
-        return [Op(instruction.op) for instruction in program._code]
+        assert isinstance(program, Program)
+        return program
+
+    @property
+    def operations(self) -> list[Op]:
+        return [Op(instruction.op) for instruction in self.program._code]
 
     def expected(self, x: Tensor, uses: Uses, lens: Sequence[int]) -> Tensor:
         """In float64, with the outputs of products rounded."""

@@ -7,7 +7,7 @@ import torch
 from adapted_products import INNER, AdaptedBlock, check_alone, check_close, check_infinite
 from cpu_isas import HERE, cpu_ops
 
-from quire_kernels.cpu.structs import Op
+from quire_kernels.cpu.structs import EARLY, Op
 
 pytestmark = pytest.mark.skipif(not HERE, reason="the C++ ops cannot be compiled")
 
@@ -22,6 +22,7 @@ def test_adapted_products(isa: str, dtype: torch.dtype, inner: int) -> None:
     joined = isa == "amx" and dtype == torch.bfloat16
     assert (Op.SHRINK in block.operations) == joined
     assert (Op.LOW_RANK in block.operations) != joined
+    assert {code.selected for code in block.program._code if code.op == Op.LOW_RANK} <= {EARLY}
 
 
 @pytest.mark.parametrize("isa", HERE)
