@@ -27,10 +27,9 @@ enum class AddedBy : char { none, tiles, shrink, vectors };
 // The uses of a step, sorted by tiles, and those of a tile by passes.
 class TileUses {
  public:
-  // selected: the tokens of the rows, in ascending order; null: row t is token t. alone: whether the step has no other
-  // segments.
-  TileUses(const StepSegments& segments, int64_t rows, const int64_t* selected, bool alone)
-      : rows_(rows), selected_(selected), single_(alone && segments.num_passes <= 1), latest_(amx_tiles(rows)) {
+  // segments: of the rows. alone: whether the step has no others.
+  TileUses(const StepSegments& segments, int64_t rows, bool alone)
+      : rows_(rows), single_(alone && segments.num_passes <= 1), latest_(amx_tiles(rows)) {
     for (int64_t pass = 0; pass < segments.num_passes; pass++) {
       latest_.assign(latest_.size(), -1);
       for (int64_t i = segments.passes[pass]; i < segments.passes[pass + 1]; i++) add(segments, segments.items + 3 * i);
@@ -63,12 +62,7 @@ class TileUses {
   // item: (slot, first entry, number of entries)
   void add(const StepSegments& segments, const int32_t* item) {
     for (int64_t at = item[1]; at < item[1] + item[2]; at++) {
-      int64_t row = segments.tokens[at];
-      if (selected_) {
-        const int64_t* found = std::lower_bound(selected_, selected_ + rows_, row);
-        if (found == selected_ + rows_ || *found != row) continue;
-        row = found - selected_;
-      }
+      const int64_t row = segments.tokens[at];
       const int64_t tile = amx_tile_of(rows_, row);
       int64_t& latest = latest_[tile];
       if (latest < 0 || uses_[latest].slot != item[0]) {
@@ -83,7 +77,6 @@ class TileUses {
   }
 
   int64_t rows_;
-  const int64_t* selected_;
   bool single_;  // whether a row has at most one use
   int64_t few_ = 0;
   std::vector<TileUse> uses_;

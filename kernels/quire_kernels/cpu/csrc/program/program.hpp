@@ -249,8 +249,8 @@ class WeightPrefetcher {
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
   const EarlyRows early(step);
-  const StepAdapters adapters(step, early, program, count);
   const InstructionSegments segments(step, early, program, count);
+  const StepAdapters adapters(step, early, segments, program, count);
   run_parallel(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
     WeightPrefetcher prefetcher;

@@ -8,19 +8,19 @@
 
 namespace quire {
 
-// The segments of the tokens that `low_rank` instructions work on.
+// The segments of the tokens that instructions with adapters work on.
 class InstructionSegments {
  public:
   InstructionSegments(const Step& step, const EarlyRows& early, const Instruction* program, int64_t count) : step_(step), early_(early) {
     for (const Instruction* i = program; i < program + count; i++)
-      if (i->op == Op::low_rank && is_selected(*i) && step.segments[i->layer] && !selected_.count(i->layer))
+      if ((i->op == Op::low_rank || i->op == Op::shrink) && is_selected(*i) && step.segments[i->layer] && !selected_.count(i->layer))
         selected_.emplace(i->layer, SelectedSegments(*step.segments[i->layer], step.selected, step.num_selected));
   }
 
   // Null: no adapters.
-  const StepSegments* of(const Instruction& low_rank) const {
-    const StepSegments* all = step_.segments[low_rank.layer];
-    return all && is_selected(low_rank) ? selected_.at(low_rank.layer).segments() : all;
+  const StepSegments* of(const Instruction& i) const {
+    const StepSegments* all = step_.segments[i.layer];
+    return all && is_selected(i) ? selected_.at(i.layer).segments() : all;
   }
 
  private:
@@ -35,7 +35,7 @@ class InstructionSegments {
 // A product has the terms of the `shrink` instructions before it, of which there are `shrinks`: one for each runtime.
 class StepAdapters {
  public:
-  StepAdapters(const Step& step, const EarlyRows& early, const Instruction* program, int64_t count) {
+  StepAdapters(const Step& step, const EarlyRows& early, const InstructionSegments& segments, const Instruction* program, int64_t count) {
     struct Sizes {
       int64_t middle = 0, added = 0;
     };
@@ -48,7 +48,7 @@ class StepAdapters {
       const int64_t rows = early.tokens(*i);
       auto found = uses_.find(key(*i));
       if (found == uses_.end())
-        found = uses_.emplace(key(*i), TileUses(*step.segments[i->layer], rows, rows < step.tokens ? step.selected : nullptr, sizes.size() == 1)).first;
+        found = uses_.emplace(key(*i), TileUses(*segments.of(*i), rows, sizes.size() == 1)).first;
       const AdapterSlots& slots = *static_cast<const AdapterSlots*>(i->weight);
       Sizes& size = sizes[i->layer];
       size.middle = std::max(size.middle, ShrinkBuffers::middle_sizes(slots, found->second));
@@ -84,7 +84,7 @@ class StepAdapters {
 };
 #else
 struct StepAdapters {
-  StepAdapters(const Step&, const EarlyRows&, const Instruction*, int64_t) {}
+  StepAdapters(const Step&, const EarlyRows&, const InstructionSegments&, const Instruction*, int64_t) {}
 };
 #endif
 
