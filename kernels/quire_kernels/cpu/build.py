@@ -34,7 +34,10 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+"""Hidden, because visible variables of templates are unique in a process, even if it has loaded the ops for several
+instruction sets, where their sizes differ.
+"""
 COMPILE_SECONDS = 300
 POLL_SECONDS = 0.1
 """Between two looks whether another process still compiles."""

@@ -15,12 +15,17 @@ from quire_kernels.cpu.isa import InstructionSet
 ANY = InstructionSet("any", frozenset(), ())
 
 
+def source(number: int) -> str:
+    """C++ of a library whose only function returns a number."""
+    return f'extern "C" [[gnu::visibility("default")]] int answer() {{ return {number}; }}\n'
+
+
 @contextmanager
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where compiled ops are kept, empty; the sources are one short file."""
     sources = tmp_path / "csrc"
     sources.mkdir()
-    (sources / "library.cpp").write_text('extern "C" int answer() { return 42; }\n')
+    (sources / "library.cpp").write_text(source(42))
     monkeypatch.setattr(build, "SOURCES", sources)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from built_ops import ANY, answer, edit, kept
+from built_ops import ANY, answer, edit, kept, source
 
 from quire_kernels.cpu import build, implementations, isa, library
 from quire_kernels.cpu.build import BuildError
@@ -37,7 +37,7 @@ def test_ops_are_compiled_once_with_a_message_and_found_ever_after(
 
 def test_other_sources_options_or_compilers_make_another_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [build.library(ANY)]
-    edit('extern "C" int answer() { return 43; }\n')
+    edit(source(43))
     paths.append(build.library(ANY))
     assert answer(paths[1]) == 43
     (build.SOURCES / "more.hpp").write_text("// another file\n")

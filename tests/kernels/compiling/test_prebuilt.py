@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from built_ops import ANY, answer, edit
+from built_ops import ANY, answer, edit, source
 
 from quire_kernels.cpu import build, isa
 
@@ -33,7 +33,7 @@ def test_a_library_of_the_wheel_needs_no_compiler(prebuilt: Path, cache: Path) -
 
 
 def test_a_library_of_other_sources_is_not_used(prebuilt: Path) -> None:
-    edit('extern "C" int answer() { return 43; }\n')
+    edit(source(43))
     with pytest.raises(build.BuildError, match="there is no C\\+\\+ compiler"):
         build.library(ANY)
 
