@@ -1,8 +1,8 @@
 // Vectors of signed bytes: conversion from and to sixteen float lanes, and exact sums of their products.
 //
 // `dot_bytes` adds the dot products of four bytes of w with four signed bytes of x to each sum. Bytes of w are stored
-// plus BYTE_BIAS: instructions of AVX-512 and AVX-VNNI multiply unsigned by signed bytes, and those of AVX2 also would,
-// but pairs of such products do not fit their 16 bits.
+// plus BYTE_BIAS: instructions of AVX-512-VNNI and AVX-VNNI multiply unsigned by signed bytes, and those of AVX-512 and
+// AVX2 also would, but pairs of such products do not fit their 16 bits.
 #pragma once
 #include "vec.hpp"
 
@@ -14,7 +14,11 @@ namespace quire {
 
 #if defined(__AVX512F__)
 
+#if defined(__AVX512VNNI__)
 constexpr int32_t BYTE_BIAS = 128;
+#else
+constexpr int32_t BYTE_BIAS = 0;
+#endif
 
 using S16 = __m512i;  // sixteen 32-bit sums
 
@@ -59,10 +63,10 @@ inline void store_halves(F16 x, int32_t up, void* high, void* low) {
 }
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
-inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
-  const __m512i w0 = _mm512_and_si512(w, _mm512_set1_epi16(0xff)), w1 = _mm512_srli_epi16(w, 8);
-  const __m512i x0 = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), x1 = _mm512_srai_epi16(x, 8);
-  return _mm512_add_epi32(sums, _mm512_add_epi32(_mm512_madd_epi16(w0, x0), _mm512_madd_epi16(w1, x1)));
+inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // |w| · (x with the sign of w): pairs fit 16 bits
+  const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
+  const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 #endif
 

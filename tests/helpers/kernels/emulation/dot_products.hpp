@@ -1,6 +1,6 @@
 // Dot products of bytes and of bfloat16 in registers: VPDPBUSD, VDPBF16PS and VCVTNEPS2BF16 (Intel SDM vol. 2).
 #pragma once
-#include "avx512.hpp"
+#include "bytes.hpp"
 
 namespace emulated {
 

@@ -42,6 +42,7 @@
 
 #if !defined(EMULATED_TILES)
 #define _mm256_dpbusd_avx_epi32 emulated::_mm256_dpbusd_avx_epi32
+#define _mm512_abs_epi8 emulated::_mm512_abs_epi8
 #define _mm512_abs_ps emulated::_mm512_abs_ps
 #define _mm512_add_epi16 emulated::_mm512_add_epi16
 #define _mm512_add_epi32 emulated::_mm512_add_epi32
@@ -81,6 +82,7 @@
 #define _mm512_mask_blend_epi8 emulated::_mm512_mask_blend_epi8
 #define _mm512_mask_blend_ps emulated::_mm512_mask_blend_ps
 #define _mm512_mask_storeu_ps emulated::_mm512_mask_storeu_ps
+#define _mm512_mask_sub_epi8 emulated::_mm512_mask_sub_epi8
 #define _mm512_maskz_compress_ps emulated::_mm512_maskz_compress_ps
 #define _mm512_maskz_loadu_ps emulated::_mm512_maskz_loadu_ps
 #define _mm512_maskz_mov_ps emulated::_mm512_maskz_mov_ps
