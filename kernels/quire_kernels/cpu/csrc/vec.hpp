@@ -86,14 +86,30 @@ template <class T>
 constexpr int PER_UNIT = 4 / sizeof(T);
 
 // The type in which tiles of several rows take rows of T. Without instructions that multiply bfloat16, rows are widened
-// once for a tile and all panels that it is multiplied with, and weights in registers.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+// once for all that they are multiplied with, and units of weights, keys and values in registers.
+#if defined(__AVX2__) && !defined(__AVX512BF16__)
 template <class T>
 using RowElement = float;
 #else
 template <class T>
 using RowElement = T;
 #endif
+
+// Units of RowElement that a unit of T is widened to.
+template <class T>
+constexpr int FACTORS = PER_UNIT<T> / PER_UNIT<RowElement<T>>;
+
+// Calls work(i) for each of them; i is a compile-time constant.
+template <class T, class Work>
+inline void each_factor(Work&& work) {
+  work(std::integral_constant<int, 0>{});
+  if constexpr (FACTORS<T> > 1) work(std::integral_constant<int, 1>{});
+}
+template <class T, int I>
+inline U16 factor(U16 unit) {
+  if constexpr (FACTORS<T> > 1) return widened<I>(unit);
+  return unit;
+}
 
 // 2 to the x, as 2^n · 2^r. 0 far below -126; x may be any finite number below 127. For float32, |r| ≤ 1/2 and 2^r
 // is its Taylor series to the 6th power (error below 2e-7). For a result that is stored as bfloat16, 0 ≤ r < 1 and

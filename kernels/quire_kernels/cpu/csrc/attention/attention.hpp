@@ -116,13 +116,13 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
   mine.fit(all, padded(dim, LANES), width);
   for (int64_t h = 0; h < heads; h++) {
     const int64_t queries = args.queries(first + h);
-    T* to = mine.q.data() + h * stride * dim;
+    RowElement<T>* to = mine.q.data() + h * stride * dim;
     for (int64_t t = 0; t < tile.tokens; t++, to += queries * dim)
       if (const T* from = q.row(tile.token + t, args.first_query(first + h)); args.k.stored == Stored::int4)
         rotate_blocks(from, queries * dim, to);
       else
-        std::memcpy(to, from, queries * dim * sizeof(T));
-    std::fill_n(to, (stride - tile.tokens * queries) * dim, T{});
+        widen_row(from, queries * dim, queries * dim, to);
+    std::fill_n(to, (stride - tile.tokens * queries) * dim, RowElement<T>{});
     if constexpr (MULTIPLIES_BYTES<T>) {
       if (args.k.stored != Stored::int8 || (tile.tokens * args.group > FEW_LINES && !tile.shared)) continue;
       for (int64_t l = h * stride; l < h * stride + tile.tokens * queries; l++)

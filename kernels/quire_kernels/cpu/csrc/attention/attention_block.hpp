@@ -145,7 +145,8 @@ struct Block {
 // Scratch memory of one thread, reused between calls.
 template <class T>
 struct Scratch {
-  ScratchBuffer<T> q, values, weights;
+  ScratchBuffer<RowElement<T>> q, weights;
+  ScratchBuffer<T> values;
   ScratchBuffer<int8_t> halves;  // of q, if attention multiplies bytes: [line][high, low][dim]
   ScratchBuffer<Halved> halved;
   ScratchBuffer<float> out, top, totals, scores, steps;

@@ -61,7 +61,7 @@ struct CodeLines {
 
   // COUNT groups from `group` on. Sums are those of `VectorLines`, in the same order.
   template <int LINES, int COUNT>
-  static void scores_of_groups(const T* q, int64_t dim, const Block<T>& block, int group, float* scores) {
+  static void scores_of_groups(const RowElement<T>* q, int64_t dim, const Block<T>& block, int group, float* scores) {
     F16 acc[LINES][COUNT];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * COUNT; i++) acc[i / COUNT][i % COUNT] = zero();
@@ -91,13 +91,13 @@ struct CodeLines {
 
   // Groups that are missing repeat the last one.
   template <int LINES>
-  static void scores_of(const T* q, int64_t dim, const Block<T>& block, float* scores) {
+  static void scores_of(const RowElement<T>* q, int64_t dim, const Block<T>& block, float* scores) {
     constexpr int COUNT = LINES == 1 ? 4 : LINES == 2 ? 2 : 1;  // as many sums as fit the registers
     for (int g = 0; g < GROUPS; g += COUNT) scores_of_groups<LINES, COUNT>(q, dim, block, g, scores);
   }
 
   template <int LINES>
-  static void add_values(const T* weights, const Block<T>& block, int64_t dim, float* out) {
+  static void add_values(const RowElement<T>* weights, const Block<T>& block, int64_t dim, float* out) {
     const float* steps = block.value_steps;
     for (int64_t d = 0; d < dim; d += ROTATED_BLOCK, steps += 2 * BLOCK) {
       F16 lower[LINES], upper[LINES];
@@ -126,14 +126,14 @@ struct CodeLines {
   }
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
-    const T* q = mine.q.data() + at * dim;
+    const RowElement<T>* q = mine.q.data() + at * dim;
     by_four(
         lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
   }
-  void values(const T* w, const float*, int64_t lines, const Block<T>& b, int64_t dim, float* o) {
+  void values(const RowElement<T>* w, const float*, int64_t lines, const Block<T>& b, int64_t dim, float* o) {
     by_four(
         lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, dim, o + l * dim); },
         [&](int64_t l) { add_values<3>(w + l * BLOCK, b, dim, o + l * dim); },

@@ -50,7 +50,7 @@ void find_bytes(const AttentionArgs& args, const GroupOffsets& offsets, int64_t 
 constexpr float MAX_INT16 = 127 * 256 + 127;  // the largest 16-bit value whose high byte is still signed
 
 // Converts x [dim] to 16-bit integers: bytes [high, low][dim]. scale is NaN if an element of x is not finite.
-inline Halved halve(const bf16* x, int64_t dim, int8_t* bytes) {
+inline Halved halve(const RowElement<bf16>* x, int64_t dim, int8_t* bytes) {
   const QuantScale coarse = quant_scale_of(x, dim);  // scale for a range of 127
   const F16 inverse = set1(coarse.inverse * (MAX_INT16 / 127));
   Halved halved{coarse.scale * (127 / MAX_INT16), 0, 0};
@@ -80,6 +80,7 @@ inline F16 whole(F16 high, F16 low) { return fma(high, set1(256.0f), low); }
 // Kernel for few lines on int8 pages: four lines or fewer at a time.
 struct ByteLines {
   static constexpr bool COPIES = false, BYTES = true, PREFETCHES_BY_HEAD = false, HAS_HEIGHT = false, BANDS = false;
+  static constexpr int64_t WEIGHTS = BLOCK * sizeof(RowElement<bf16>);  // bytes from a line's weights to the next ones
 
   // Two groups at a time; missing ones repeat the last. Keys become unsigned by adding 128, which adds 128 times
   // the sum of the query's bytes.
@@ -137,7 +138,7 @@ struct ByteLines {
         }
 #pragma GCC unroll 4
         for (int l = 0; l < LINES; l++) {
-          const uint8_t* w = weights + l * 2 * BLOCK + g * GROUP + u * 4;
+          const uint8_t* w = weights + l * WEIGHTS + g * GROUP + u * 4;
           const U16 a = same_unit(w), b = same_unit(w + BLOCK);
 #pragma GCC unroll 2
           for (int i = 0; i < VECTORS; i++) {
@@ -175,13 +176,13 @@ struct ByteLines {
         [&](int64_t l) { scores_of<2>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<1>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); });
   }
-  void values(const bf16* weights, const float* t, int64_t lines, const Block<bf16>& b, int64_t stride, float* o) {
+  void values(const RowElement<bf16>* weights, const float* t, int64_t lines, const Block<bf16>& b, int64_t stride, float* o) {
     const uint8_t* w = reinterpret_cast<const uint8_t*>(weights);
     by_four(
-        lines, [&](int64_t l) { add_values<4>(w + l * 2 * BLOCK, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<3>(w + l * 2 * BLOCK, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<2>(w + l * 2 * BLOCK, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<1>(w + l * 2 * BLOCK, t + l, b, dim, stride, o + l * stride); });
+        lines, [&](int64_t l) { add_values<4>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
+        [&](int64_t l) { add_values<3>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
+        [&](int64_t l) { add_values<2>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
+        [&](int64_t l) { add_values<1>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); });
   }
 };
 

@@ -24,7 +24,7 @@ struct Strip {
 
 // Stores the weights of one line in the form that `values` reads.
 template <class Kind, class T>
-inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* weights, [[maybe_unused]] float& step) {
+inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, RowElement<T>* weights, [[maybe_unused]] float& step) {
   if constexpr (Kind::BYTES) {
     step = halve_weights(w, block.finite, reinterpret_cast<uint8_t*>(weights));
   } else {
@@ -35,7 +35,7 @@ inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* w
 // Converts the scores of a strip to weights, line by line.
 template <class Kind, class T>
 void softmax_lines(const AttentionArgs& args, const ScoreTransform& soft, Strip strip, const Block<T>& block,
-                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+                   Scratch<T>& mine, const float* scores, RowElement<T>* weights, float* steps) {
   const int64_t stride = padded(args.v.dim, LANES);
   LineBias bias;
   alignas(64) float hidden[BLOCK] = {};
@@ -63,7 +63,7 @@ void softmax_lines(const AttentionArgs& args, const ScoreTransform& soft, Strip 
     if (seen && from < to)
       softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
     else
-      std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
+      std::fill_n(weights, BLOCK, RowElement<T>{}), steps[l] = 0;
     if (--strip.heads_left > 0) continue;
     strip.position++, strip.heads_left = block.queries;
     if (strip.ends) strip.ends++;
@@ -74,7 +74,7 @@ void softmax_lines(const AttentionArgs& args, const ScoreTransform& soft, Strip 
 // has many lines in flight.
 template <class Kind, class T>
 void softmax_whole_lines(const AttentionArgs& args, const ScoreTransform& soft, const Strip& strip, const Block<T>& block,
-                         Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+                         Scratch<T>& mine, const float* scores, RowElement<T>* weights, float* steps) {
   const int64_t stride = padded(args.v.dim, LANES);
   float *tops = mine.top.data() + strip.at, *totals = mine.totals.data() + strip.at * LANES;
   float* out = mine.out.data() + strip.at * stride;
@@ -88,7 +88,7 @@ void softmax_whole_lines(const AttentionArgs& args, const ScoreTransform& soft, 
 
 template <class Kind, class T>
 void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, const Strip& strip, const Block<T>& block,
-                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+                   Scratch<T>& mine, const float* scores, RowElement<T>* weights, float* steps) {
   const int64_t last = (strip.count - 1 + block.queries - strip.heads_left) / block.queries;
   const bool whole = block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK &&
                      args.oldest(strip.position + last) <= block.begin;
@@ -106,7 +106,7 @@ void attend_blocks(const AttentionArgs& args, const Lines& lines, const Block<T>
   const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), queries = blocks->queries, before = queries - heads_left;
   const ScoreTransform soft(args);
   float *scores = mine.scores.data(), *steps = mine.steps.data();
-  T* weights = mine.weights.data();
+  RowElement<T>* weights = mine.weights.data();
   for (int64_t begin = 0; begin < lines.count; begin += STRIP) {
     const int64_t token = (begin + before) / queries, present = std::min(STRIP, lines.count - begin);
     const Strip strip{first + lines.at + begin, present, lines.position + token, (token + 1) * queries - begin - before,
@@ -116,7 +116,7 @@ void attend_blocks(const AttentionArgs& args, const Lines& lines, const Block<T>
     for (int64_t b = 0; b < count && (lines.ends || blocks[b].begin <= newest); b++) {
       kind.scores(mine, at, height, dim, blocks[b], scores);
       softmax_strip<Kind>(args, soft, strip, blocks[b], mine, scores, weights, steps);
-      std::fill_n(weights + present * BLOCK, (height - present) * BLOCK, T{});
+      std::fill_n(weights + present * BLOCK, (height - present) * BLOCK, RowElement<T>{});
       std::fill_n(steps + present, height - present, 0.0f);
       kind.values(weights, steps, height, blocks[b], stride, mine.out.data() + at * stride);
     }
@@ -134,10 +134,10 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
 // Scores and weights of the band that begins with line `l` of `lines`; returns how many groups its lines see.
 template <class T>
 int weigh_band(const AttentionArgs& args, const ScoreTransform& soft, const Lines& lines, const Block<T>& block, Scratch<T>& mine,
-               int64_t first, int64_t l, const void* ahead, T* weights) {
+               int64_t first, int64_t l, const void* ahead, RowElement<T>* weights) {
   using Kind = ManyLines<T>;
   const int64_t at = first + lines.at + l, token = l / block.queries, newest = (l + Kind::LINES - 1) / block.queries;
-  const T* q = mine.q.data() + at * args.k.dim;
+  const RowElement<T>* q = mine.q.data() + at * args.k.dim;
   float* scores = mine.scores.data();
   Strip strip{at, Kind::LINES, lines.position + token, (token + 1) * block.queries - l, lines.ends ? lines.ends + token : nullptr};
   const int64_t end = lines.ends ? *std::max_element(strip.ends, lines.ends + newest + 1) : lines.position + newest + args.ahead + 1;
@@ -156,14 +156,14 @@ constexpr int UNKNOWN = -1;
 // what lines see does not follow from their positions, a line sees nothing, or a maximum rises.
 template <class T>
 int weigh_plain(const AttentionArgs& args, const ScoreTransform& soft, const Lines& lines, const Block<T>& block, Scratch<T>& mine,
-                int64_t first, int64_t l, const void* ahead, T* weights) {
+                int64_t first, int64_t l, const void* ahead, RowElement<T>* weights) {
   using Kind = ManyLines<T>;
   const int64_t at = first + lines.at + l;
   const int queries = static_cast<int>(block.queries), token = static_cast<int>(l) / queries;
   const int64_t end = lines.position + token + args.ahead + 1 - block.begin;  // of what the first line sees
   const bool all = block.count == BLOCK && end >= BLOCK;
   if (!all && (lines.ends || end < 1)) return UNKNOWN;
-  const T* q = mine.q.data() + at * args.k.dim;
+  const RowElement<T>* q = mine.q.data() + at * args.k.dim;
   float *tops = mine.top.data() + at, *totals = mine.totals.data() + at * LANES;
   int visible[Kind::LINES], groups = GROUPS;
   if (!all) {
@@ -192,13 +192,13 @@ void attend_bands(const AttentionArgs& args, const Lines& lines, const Block<T>&
   const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES), bands = lines.count / COUNT;
   const ScoreTransform soft(args);
   const bool plain = !args.window && !args.chunk && !soft.is_nonlinear && !block.has_scales;
-  T *weights = mine.weights.data(), *last_weights = weights + STRIP * BLOCK;
+  RowElement<T> *weights = mine.weights.data(), *last_weights = weights + STRIP * BLOCK;
   float* last = nullptr;  // the output of the band whose values are not yet added
   int last_groups = 0;
   for (int64_t band = 0; band < bands; band++) {
     const int64_t l = band * COUNT, at = first + lines.at + l;
     float* out = mine.out.data() + at * stride;
-    const T* q = mine.q.data() + at * dim;
+    const RowElement<T>* q = mine.q.data() + at * dim;
     const void* ahead = band < GROUPS ? static_cast<const void*>(block.next_keys[band]) : out;
     int groups = plain ? weigh_plain(args, soft, lines, block, mine, first, l, ahead, weights) : UNKNOWN;
     if (groups == UNKNOWN) groups = weigh_band(args, soft, lines, block, mine, first, l, ahead, weights);

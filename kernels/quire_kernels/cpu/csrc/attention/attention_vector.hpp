@@ -18,6 +18,7 @@ namespace quire {
 // This kernel uses vectors; four lines at a time share what is loaded.
 template <class T>
 struct VectorLines {
+  using X = RowElement<T>;
   static constexpr int P = PER_UNIT<T>;
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = false;
 
@@ -32,7 +33,7 @@ struct VectorLines {
 
   // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups; missing ones repeat the last.
   template <int LINES, int COUNT>
-  static void scores_of_groups(const T* q, int64_t dim, const Block<T>& block, float* scores) {
+  static void scores_of_groups(const RowElement<T>* q, int64_t dim, const Block<T>& block, float* scores) {
     F16 acc[LINES][COUNT];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * COUNT; i++) acc[i / COUNT][i % COUNT] = zero();
@@ -40,24 +41,26 @@ struct VectorLines {
     for (int g = 0; g < COUNT; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
     const int64_t units = dim / P;
     for (int64_t u = 0; u < units; u++) {
-      U16 k[COUNT];
-#pragma GCC unroll 4
-      for (int g = 0; g < COUNT; g++) k[g] = load_units(keys[g] + u * GROUP * P);
       const bool second = 2 * u >= units;
       prefetch_two(block, second, 2 * u - second * units);
+      each_factor<T>([&](auto i) {
+        U16 k[COUNT];
 #pragma GCC unroll 4
-      for (int l = 0; l < LINES; l++) {
-        const U16 a = same_unit(q + l * dim + u * P);
+        for (int g = 0; g < COUNT; g++) k[g] = factor<T, i>(load_units(keys[g] + u * GROUP * P));
 #pragma GCC unroll 4
-        for (int g = 0; g < COUNT; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
-      }
+        for (int l = 0; l < LINES; l++) {
+          const U16 a = same_unit(q + l * dim + u * P + i);
+#pragma GCC unroll 4
+          for (int g = 0; g < COUNT; g++) acc[l][g] = dot(acc[l][g], a, k[g], X{});
+        }
+      });
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * COUNT; i++) store(scores + i / COUNT * BLOCK + i % COUNT * GROUP, acc[i / COUNT][i % COUNT]);
   }
 
   template <int LINES>
-  static void scores_of(const T* q, int64_t dim, const Block<T>& block, float* scores) {
+  static void scores_of(const RowElement<T>* q, int64_t dim, const Block<T>& block, float* scores) {
     if (block.groups() <= GROUPS / 2)
       scores_of_groups<LINES, GROUPS / 2>(q, dim, block, scores);
     else
@@ -66,7 +69,7 @@ struct VectorLines {
 
   // out [lines, stride] += weights [lines, BLOCK] · values, for VECTORS vectors of every line
   template <int LINES, int VECTORS>
-  static void add_vectors(const T* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
+  static void add_vectors(const RowElement<T>* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
     F16 acc[LINES][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * VECTORS; i++)
@@ -74,16 +77,18 @@ struct VectorLines {
     for (int g = 0; g < block.groups(); g++)
       for (int u = 0; u < GROUP / P; u++) {
         const T* row = block.values[g] + (u * stride + d) * P;
-        U16 v[VECTORS];
-#pragma GCC unroll 4
-        for (int i = 0; i < VECTORS; i++) v[i] = load_units(row + i * LANES * P);
         if (VECTORS == 4 || u % 4 == 0) prefetch_two(block, 2 + g / 2, (g % 2 * GROUP / P + u + d / VECTORS / LANES * GROUP) * 2);
+        each_factor<T>([&](auto part) {
+          U16 v[VECTORS];
 #pragma GCC unroll 4
-        for (int l = 0; l < LINES; l++) {
-          const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P);
+          for (int i = 0; i < VECTORS; i++) v[i] = factor<T, part>(load_units(row + i * LANES * P));
 #pragma GCC unroll 4
-          for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], T{});
-        }
+          for (int l = 0; l < LINES; l++) {
+            const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P + part);
+#pragma GCC unroll 4
+            for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], X{});
+          }
+        });
       }
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * VECTORS; i++)
@@ -91,21 +96,21 @@ struct VectorLines {
   }
 
   template <int LINES>
-  static void add_values(const T* weights, const Block<T>& block, int64_t stride, float* out) {
+  static void add_values(const RowElement<T>* weights, const Block<T>& block, int64_t stride, float* out) {
     int64_t d = 0;
     for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<LINES, 4>(weights, block, stride, d, out);
     for (; d < stride; d += LANES) add_vectors<LINES, 1>(weights, block, stride, d, out);
   }
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
-    const T* q = mine.q.data() + at * dim;
+    const RowElement<T>* q = mine.q.data() + at * dim;
     by_four(
         lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
   }
-  void values(const T* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
+  void values(const RowElement<T>* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
     by_four(
         lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, stride, o + l * stride); },
         [&](int64_t l) { add_values<3>(w + l * BLOCK, b, stride, o + l * stride); },
@@ -120,22 +125,19 @@ struct VectorLines {
 // band are added after the scores of the next one: these need not wait for the weights.
 template <class T>
 struct ManyLines {
+  using X = RowElement<T>;
   static constexpr int P = PER_UNIT<T>;
   static constexpr int64_t UNIT_BYTES = 4, VECTOR_BYTES = 64;
-#if defined(__AVX512BF16__)
   static constexpr int LINES = 6;  // 24 sums, four vectors of keys or values, one of q or weights: 29 of 32 registers
-#else
-  static constexpr int LINES = sizeof(T) == 4 ? 6 : 4;  // bfloat16 is widened in further registers
-#endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = true;
 
   // q [LINES, dim] · the keys of the first SEEN groups. ahead: memory of the size of a group of keys, to be prefetched.
   template <int SEEN>
-  [[gnu::always_inline]] static inline void sum_keys(const T* q, int64_t dim, const Block<T>& block, const void* ahead,
+  [[gnu::always_inline]] static inline void sum_keys(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead,
                                                      F16 (&acc)[LINES][SEEN]) {
 #pragma GCC unroll 32
     for (int i = 0; i < LINES * SEEN; i++) acc[i / SEEN][i % SEEN] = zero();
-    RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(T)));
+    RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(X)));
     const auto key = [&](int g) { return reinterpret_cast<const char*>(block.keys[std::min(g, SEEN - 1)]); };
     const char *k0 = key(0), *k1 = key(1), *k2 = key(2), *k3 = key(3);
     const char* next = static_cast<const char*>(ahead);
@@ -143,21 +145,23 @@ struct ManyLines {
     for (int64_t at = 0; at < end; at += VECTOR_BYTES) {
       asm("" : "+r"(at));  // or compilers keep the sums of all addresses
       prefetch_l1(next + at);
-      U16 k[SEEN];
+      each_factor<T>([&](auto i) {
+        U16 k[SEEN];
 #pragma GCC unroll 4
-      for (int g = 0; g < SEEN; g++) k[g] = load_units((g == 0 ? k0 : g == 1 ? k1 : g == 2 ? k2 : k3) + at);
+        for (int g = 0; g < SEEN; g++) k[g] = factor<T, i>(load_units((g == 0 ? k0 : g == 1 ? k1 : g == 2 ? k2 : k3) + at));
 #pragma GCC unroll 8
-      for (int l = 0; l < LINES; l++) {
-        const U16 a = same_unit(rows[l]);
+        for (int l = 0; l < LINES; l++) {
+          const U16 a = same_unit(rows[l] + i * UNIT_BYTES);
 #pragma GCC unroll 4
-        for (int g = 0; g < SEEN; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
-      }
-      rows.advance(UNIT_BYTES);
+          for (int g = 0; g < SEEN; g++) acc[l][g] = dot(acc[l][g], a, k[g], X{});
+        }
+      });
+      rows.advance(FACTORS<T> * UNIT_BYTES);
     }
   }
 
   // q [LINES, dim] · keys -> scores [LINES, BLOCK]
-  [[gnu::noinline]] static void score(const T* q, int64_t dim, const Block<T>& block, const void* ahead, float* scores) {
+  [[gnu::noinline]] static void score(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead, float* scores) {
     F16 acc[LINES][GROUPS];
     sum_keys(q, dim, block, ahead, acc);
 #pragma GCC unroll 32
@@ -168,8 +172,8 @@ struct ManyLines {
   // visible: if END, the number of positions that each line sees: at least 1 and, but for the last two groups, all.
   // FIRST: the lines have no scores yet. Else returns false, and does nothing, if a score raises a maximum.
   template <int SEEN, bool FIRST, bool END>
-  [[gnu::noinline]] static bool weigh(const T* q, int64_t dim, const Block<T>& block, const void* ahead, const ScoreTransform& soft,
-                                      const int* visible, float* tops, float* totals, T* weights) {
+  [[gnu::noinline]] static bool weigh(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead, const ScoreTransform& soft,
+                                      const int* visible, float* tops, float* totals, RowElement<T>* weights) {
     F16 acc[LINES][SEEN];
     sum_keys(q, dim, block, ahead, acc);
     if (END)
@@ -207,16 +211,18 @@ struct ManyLines {
   }
 
   // q [LINES, dim] · the keys of one group -> scores [LINES, BLOCK]
-  [[gnu::noinline]] static void score_group(const T* q, int64_t dim, const T* keys, float* scores) {
+  [[gnu::noinline]] static void score_group(const RowElement<T>* q, int64_t dim, const T* keys, float* scores) {
     F16 acc[LINES];
 #pragma GCC unroll 8
     for (F16& sum : acc) sum = zero();
-    RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(T)));
+    RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(X)));
     for (int64_t u = 0; u < dim / P; u++) {
-      const U16 k = load_units(keys + u * GROUP * P);
+      each_factor<T>([&](auto i) {
+        const U16 k = factor<T, i>(load_units(keys + u * GROUP * P));
 #pragma GCC unroll 8
-      for (int l = 0; l < LINES; l++) acc[l] = dot(acc[l], same_unit(rows[l]), k, T{});
-      rows.advance(UNIT_BYTES);
+        for (int l = 0; l < LINES; l++) acc[l] = dot(acc[l], same_unit(rows[l] + i * UNIT_BYTES), k, X{});
+      });
+      rows.advance(FACTORS<T> * UNIT_BYTES);
     }
 #pragma GCC unroll 8
     for (int l = 0; l < LINES; l++) store(scores + l * BLOCK, acc[l]);
@@ -224,7 +230,7 @@ struct ManyLines {
 
   // out [LINES, stride] += weights [LINES, BLOCK] · values of the first `groups` groups, for VECTORS vectors of a line
   template <int VECTORS>
-  [[gnu::noinline]] static void add_vectors(const T* weights, const Block<T>& block, int groups, const void* ahead,
+  [[gnu::noinline]] static void add_vectors(const RowElement<T>* weights, const Block<T>& block, int groups, const void* ahead,
                                             int64_t stride, int64_t d, float* out) {
     F16 acc[LINES][VECTORS];
     RowPositions<LINES> sums(out + d, stride * static_cast<int64_t>(sizeof(float)));
@@ -234,20 +240,22 @@ struct ManyLines {
     const char* next = static_cast<const char*>(ahead) + d / LANES * GROUP / P * VECTOR_BYTES;
     for (int g = 0; g < groups; g++) {
       const char* row = reinterpret_cast<const char*>(block.values[g]) + d * UNIT_BYTES;
-      const T* w = weights + g * GROUP;
+      const X* w = weights + g * GROUP;
 #pragma GCC unroll 2
       for (int u = 0; u < GROUP / P; u++, row += stride * UNIT_BYTES, w += P, next += VECTOR_BYTES) {
         asm("" : "+r"(row), "+r"(w), "+r"(next));
         prefetch_l1(next);
-        U16 v[VECTORS];
+        each_factor<T>([&](auto part) {
+          U16 v[VECTORS];
 #pragma GCC unroll 4
-        for (int i = 0; i < VECTORS; i++) v[i] = load_units(row + i * VECTOR_BYTES);
+          for (int i = 0; i < VECTORS; i++) v[i] = factor<T, part>(load_units(row + i * VECTOR_BYTES));
 #pragma GCC unroll 8
-        for (int l = 0; l < LINES; l++) {
-          const U16 a = same_unit(w + l * BLOCK);
+          for (int l = 0; l < LINES; l++) {
+            const U16 a = same_unit(w + l * BLOCK + part);
 #pragma GCC unroll 4
-          for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], T{});
-        }
+            for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], X{});
+          }
+        });
       }
     }
 #pragma GCC unroll 32
@@ -255,7 +263,7 @@ struct ManyLines {
       store(const_cast<float*>(reinterpret_cast<const float*>(sums[i / VECTORS])) + i % VECTORS * LANES, acc[i / VECTORS][i % VECTORS]);
   }
 
-  static void add_values(const T* weights, const Block<T>& block, int groups, const void* ahead, int64_t stride, float* out) {
+  static void add_values(const RowElement<T>* weights, const Block<T>& block, int groups, const void* ahead, int64_t stride, float* out) {
     int64_t d = 0;
     for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<4>(weights, block, groups, ahead, stride, d, out);
     for (; d < stride; d += LANES) add_vectors<1>(weights, block, groups, ahead, stride, d, out);

@@ -54,8 +54,8 @@ inline void rotate_block(float* x) {
 }
 
 // Rotates x [dim] block by block.
-template <class T>
-inline void rotate_blocks(const T* x, int64_t dim, T* to) {
+template <class T, class Y>
+inline void rotate_blocks(const T* x, int64_t dim, Y* to) {
   for (int64_t d = 0; d < dim; d += ROTATED_BLOCK) {
     alignas(64) float block[ROTATED_BLOCK];
     store(block, load(x + d), load(x + d + LANES));

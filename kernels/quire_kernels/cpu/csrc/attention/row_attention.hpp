@@ -129,12 +129,15 @@ void begin_rows(const AttentionArgs& args, const Rows<T>& q, int64_t token, int6
   const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, stride = padded(dim, LANES);
   Scratch<T>& mine = scratch<T>();
   mine.fit(lines, stride, stride);
-  T* to = mine.q.data();
+  RowElement<T>* to = mine.q.data();
   for (int64_t l = 0; l < tokens * per_head; l++, to += dim) {
-    copy_few(to, q.row(token + l / per_head, head * per_head + l % per_head), q.width);
-    std::fill(to + q.width, to + dim, T{});
+    if constexpr (FACTORS<T> > 1)
+      widen_row(q.row(token + l / per_head, head * per_head + l % per_head), q.width, q.width, to);
+    else
+      copy_few(to, q.row(token + l / per_head, head * per_head + l % per_head), q.width);
+    std::fill(to + q.width, to + dim, RowElement<T>{});
   }
-  std::fill(to, mine.q.data() + lines * dim, T{});
+  std::fill(to, mine.q.data() + lines * dim, RowElement<T>{});
   std::fill_n(mine.out.data(), lines * stride, 0.0f);
   std::fill_n(mine.top.data(), lines, HIDDEN);
   std::fill_n(mine.totals.data(), lines * LANES, 0.0f);

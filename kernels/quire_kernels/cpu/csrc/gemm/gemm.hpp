@@ -37,8 +37,9 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   const int64_t row_bytes = inputs * static_cast<int64_t>(sizeof(T));
   const GemmTiling tiling(worker, Tiles::shape(row_bytes), rows, row_bytes, w, units);
   queue.spread(tiling.units_of_each(worker));
+  KernelRows<typename Tiles::Row, T> prepared(x, stride, w.inputs, tiling.block_rows());
   tiling.each_tile(worker, [&](const GemmTile& tile) {
-    const auto some = tile_rows<typename Tiles::Row>(x + tile.row * stride, stride, tile.count, w.inputs);
+    const auto some = prepared.of(tile.row, tile.count, tile.fresh);
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
       tiles.sums(tile, panel, some.base, some.stride, w.panel(panel, units), units, queue,
                  sums[current], [&] { epilogue.some(epilogue_rows); },
@@ -56,11 +57,11 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
 template <class T, class Tiles>
 void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t stride, int64_t rows, const Packed& w,
                    const GemmOutput& to, PrefetchQueue& queue) {
-  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panel_units = units * PANEL;
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panel_words = units * Tiles::UNIT_WORDS;
   const int64_t row_bytes = stride * static_cast<int64_t>(sizeof(T));
   alignas(64) float sums[Tiles::ROWS * PANEL];
   const uint32_t* weights = nullptr;
-  const GemmGroups groups(worker, rows, Tiles::ROWS, w, units, panel_units * 4);
+  const GemmGroups groups(worker, rows, Tiles::ROWS, w, units, panel_words * 4);
   queue.spread(groups.units_of_each(worker), groups.pace_of_panels());
   const auto begin = [&](int64_t first, int64_t last) { weights = tiles.group(w, first, last, units); };
   groups.each_tile(worker, begin, [&](const GroupTile& tile) {
@@ -68,7 +69,7 @@ void multiply_many(Worker& worker, const Tiles& tiles, const T* x, int64_t strid
     const auto some = tile_rows<typename Tiles::Row>(first, stride, tile.count, w.inputs);
     each_panel(tile, after, tile.count * row_bytes, units, queue, [&](int64_t panel, PrefetchStream next, PrefetchStream later) {
       prefetch_outputs<T>(w, to, panel, tile.row, tile.count);
-      tiles.group_sums(tile.count, some.base, some.stride, weights + (panel - tile.first) * panel_units, units, sums, next, later);
+      tiles.group_sums(tile.count, some.base, some.stride, weights + (panel - tile.first) * panel_words, units, sums, next, later);
       apply_epilogue<T>(w, to, panel, tile.row, tile.count, sums);
     });
   });
@@ -123,7 +124,11 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
   if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
 #if defined(__x86_64__)
   if constexpr (sizeof(T) == 2)
-    if (w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
+    if (w.book && rows >= MANY_ROWS) {
+      if (WidenedTiles::pays(padded(w.inputs, INPUT_STEP) / PER_UNIT<T>))
+        return multiply_many<T>(worker, WidenedTiles{*w.book}, x, stride, rows, w, to, queue);
+      return multiply_many<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
+    }
   if (!w.book && rows >= MANY_ROWS) return multiply_many<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, queue);
 #endif
   if constexpr (sizeof(T) == 2)

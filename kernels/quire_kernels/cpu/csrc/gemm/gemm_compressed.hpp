@@ -2,15 +2,17 @@
 // decompress panels in registers beside the products; of more, the first tile of an item decompresses a panel for all.
 #pragma once
 #include "gemm/packed_compressed.hpp"
-#include "gemm/gemm_tiling.hpp"
+#include "gemm/gemm_groups.hpp"
 #include "gemm/gemm_vector.hpp"
 
 namespace quire {
 
 constexpr int64_t STREAM_AHEAD = 4096;
 // Up to so many rows decompress what each tile of them reads, beside their products.
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 48;
+#elif defined(__AVX512F__)
+constexpr int64_t FEW_COMPRESSED_ROWS = 12;
 #elif defined(__AVX2__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 2;
 #else
@@ -20,8 +22,9 @@ constexpr int MAX_COMPRESSED_ROWS = std::min<int>(MAX_ROWS, FEW_COMPRESSED_ROWS)
 
 // Sums of ROWS rows and one panel.
 template <int ROWS>
-[[gnu::noinline]] void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelReader reader, int64_t units,
+[[gnu::noinline]] void sum_compressed_rows(const RowElement<bf16>* x, int64_t stride, CompressedPanelReader reader, int64_t units,
                              float* sums, PrefetchStream stream, PrefetchStream queue) {
+  using X = RowElement<bf16>;
   F16 acc[ROWS][2];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
@@ -33,12 +36,15 @@ template <int ROWS>
     reader.next(w);
 #pragma GCC unroll 2
     for (int k = 0; k < 2; k++)
+      each_factor<bf16>([&](auto i) {
+        const U16 left = factor<bf16, i>(w[2 * k]), right = factor<bf16, i>(w[2 * k + 1]);
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const U16 a = same_unit(x + r * stride + (u + k) * PER_UNIT<bf16>);
-        acc[r][0] = dot(acc[r][0], a, w[2 * k], bf16{});
-        acc[r][1] = dot(acc[r][1], a, w[2 * k + 1], bf16{});
-      }
+        for (int r = 0; r < ROWS; r++) {
+          const U16 a = same_unit(x + r * stride + ((u + k) * FACTORS<bf16> + i) * PER_UNIT<X>);
+          acc[r][0] = dot(acc[r][0], a, left, X{});
+          acc[r][1] = dot(acc[r][1], a, right, X{});
+        }
+      });
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) {
@@ -48,7 +54,7 @@ template <int ROWS>
 }
 
 template <int MAX = MAX_COMPRESSED_ROWS>
-inline void sum_some_compressed(int64_t rows, const bf16* x, int64_t stride, const CompressedPanelReader& reader,
+inline void sum_some_compressed(int64_t rows, const RowElement<bf16>* x, int64_t stride, const CompressedPanelReader& reader,
                              int64_t count, float* sums, PrefetchStream stream, PrefetchStream queue) {
   if constexpr (MAX > 1) {
     if (rows < MAX) return sum_some_compressed<MAX - 1>(rows, x, stride, reader, count, sums, stream, queue);
@@ -57,13 +63,13 @@ inline void sum_some_compressed(int64_t rows, const bf16* x, int64_t stride, con
 }
 
 struct CompressedRows {
-  using Row = bf16;
+  using Row = RowElement<bf16>;
   static constexpr int64_t ROWS = MAX_COMPRESSED_ROWS;
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
   const PanelCodebook& book;
 
   template <class Between, class Terms>
-  void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
+  void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
     const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
     sum_some_compressed(tile.count, x, stride, CompressedPanelReader(book, w), units, out,
@@ -71,17 +77,25 @@ struct CompressedRows {
   }
 };
 
+// The thread's memory for decompressed panels, of this many words of four bytes.
+inline uint32_t* panel_memory(int64_t words) {
+  static thread_local ScratchBuffer<uint32_t> plain;
+  plain.fit(words);
+  return plain.data();
+}
+
 struct CompressedTiles {
   using Row = RowElement<bf16>;
-  static constexpr int64_t ROWS = MAX_ROWS;
+  static constexpr int64_t ROWS = MAX_ROWS, UNIT_WORDS = PANEL;
   // A block has so many rows that decompressing a panel for each block costs little.
   static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
   const PanelCodebook& book;
 
   // Decompresses panels, one after another, to memory of the thread.
   const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
-    uint32_t* plain = memory((last - first) * units);
-    for (int64_t i = first; i < last; i++) CompressedPanelReader(book, w.panel(i, units)).read(units, plain + (i - first) * units * PANEL);
+    uint32_t* plain = panel_memory((last - first) * units * UNIT_WORDS);
+    for (int64_t i = first; i < last; i++)
+      CompressedPanelReader(book, w.panel(i, units)).read(units, plain + (i - first) * units * UNIT_WORDS);
     return plain;
   }
   static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
@@ -92,18 +106,34 @@ struct CompressedTiles {
   template <class Between, class Terms>
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
-    uint32_t* mine = memory((tile.last - tile.first) * units) + (panel - tile.first) * units * PANEL;
+    uint32_t* mine = panel_memory((tile.last - tile.first) * units * PANEL) + (panel - tile.first) * units * PANEL;
     if (tile.fresh) CompressedPanelReader(book, w).read(units, mine);
     sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
   }
+};
 
- private:
-  // The thread's memory for decompressed panels of this many units in total.
-  static uint32_t* memory(int64_t units) {
-    static thread_local ScratchBuffer<uint32_t> plain;
-    plain.fit(units * PANEL);
-    return plain.data();
+#if defined(__x86_64__)
+// Where cores multiply float32 only, tiles of many rows need not widen weights if panels are widened as they are
+// decompressed. That takes twice the memory: of long panels too few would fit into the second-level cache.
+struct WidenedTiles {
+  using Row = float;
+  static constexpr int64_t ROWS = MAX_ROWS, UNIT_WORDS = 2 * PANEL;
+  static bool pays(int64_t units) {
+    return FACTORS<bf16> > 1 && units * UNIT_WORDS * 4 <= second_level_cache() / 8;
+  }
+  const PanelCodebook& book;
+
+  const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
+    uint32_t* plain = panel_memory((last - first) * units * UNIT_WORDS);
+    for (int64_t i = first; i < last; i++)
+      CompressedPanelReader(book, w.panel(i, units)).read_widened(units, plain + (i - first) * units * UNIT_WORDS);
+    return plain;
+  }
+  static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
+                        PrefetchStream stream, PrefetchStream queue) {
+    sum_some<float>(rows, x, stride, w, 2 * units, out, stream.halved(), queue.halved());
   }
 };
+#endif
 
 }  // namespace quire

@@ -15,7 +15,20 @@ struct TileRows {
   int64_t stride;
 };
 
-// `rows` rows of x, padded with zeros to the width of the panels and widened to X: x itself if it is so already.
+// A row as kernels take it: padded with zeros to the width of the panels, and widened.
+template <class X, class T>
+inline void widen_row(const T* from, int64_t inputs, int64_t width, X* to) {
+  if constexpr (sizeof(X) == sizeof(T)) {
+    std::memcpy(to, from, inputs * sizeof(T));
+    std::fill_n(to + inputs, width - inputs, X{});
+  } else {
+    int64_t i = 0;
+    for (; i + LANES <= inputs; i += LANES) store(to + i, load(from + i));
+    for (; i < width; i += LANES) store(to + i, load(from + i, static_cast<int>(std::max<int64_t>(0, inputs - i))));
+  }
+}
+
+// `rows` rows of x as kernels take them: x itself if it is so already.
 template <class X, class T>
 TileRows<X> tile_rows(const T* x, int64_t stride, int64_t rows, int64_t inputs) {
   const int64_t width = padded(inputs, INPUT_STEP);
@@ -23,23 +36,41 @@ TileRows<X> tile_rows(const T* x, int64_t stride, int64_t rows, int64_t inputs) 
     if (width == inputs) return {x, stride};
   static thread_local ScratchBuffer<X> copy;
   copy.fit(rows * width);
-  for (int64_t r = 0; r < rows; r++) {
-    const T* from = x + r * stride;
-    X* to = copy.data() + r * width;
-    if constexpr (sizeof(X) == sizeof(T)) {
-      std::memcpy(to, from, inputs * sizeof(T));
-      std::fill_n(to + inputs, width - inputs, X{});
-    } else {
-      int64_t i = 0;
-      for (; i + LANES <= inputs; i += LANES) store(to + i, load(from + i));
-      for (; i < width; i += LANES) store(to + i, load(from + i, static_cast<int>(std::max<int64_t>(0, inputs - i))));
-    }
-  }
+  for (int64_t r = 0; r < rows; r++) widen_row(x + r * stride, inputs, width, copy.data() + r * width);
   return {copy.data(), width};
 }
 
-// What a kernel needs for rows of a given number of bytes. Its `shape` is a function, because template variables
-// are unique per process, even if it has loaded these ops for several instruction sets.
+// The rows of a block of x as kernels take them: a thread copies or widens them once for all panels.
+template <class X, class T>
+class KernelRows {
+ public:
+  // block: maximum rows of a block.
+  KernelRows(const T* x, int64_t stride, int64_t inputs, int64_t block)
+      : x_(x), stride_(stride), inputs_(inputs), width_(padded(inputs, INPUT_STEP)) {
+    if (!is_direct()) copy().fit(block * width_);
+  }
+  // Those of a tile. fresh: the first tile of a block.
+  TileRows<X> of(int64_t row, int64_t count, bool fresh) {
+    if constexpr (sizeof(X) == sizeof(T))
+      if (is_direct()) return {x_ + row * stride_, stride_};
+    if (fresh && row != first_) first_ = end_ = row;
+    for (; end_ < row + count; end_++) widen_row(x_ + end_ * stride_, inputs_, width_, copy().data() + (end_ - first_) * width_);
+    return {copy().data() + (row - first_) * width_, width_};
+  }
+
+ private:
+  bool is_direct() const { return sizeof(X) == sizeof(T) && width_ == inputs_; }
+  static ScratchBuffer<X>& copy() {
+    static thread_local ScratchBuffer<X> rows;
+    return rows;
+  }
+
+  const T* x_;
+  const int64_t stride_, inputs_, width_;
+  int64_t first_ = -1, end_ = -1;  // of the copied rows
+};
+
+// What a kernel needs for rows of a given number of bytes.
 struct TileShape {
   int64_t rows;         // maximum rows of a tile
   bool even;            // tiles of about equal height: a tile of few rows takes longer than its share of the time
@@ -52,6 +83,8 @@ struct TileShape {
 struct PrefetchStream {
   const char* at;
   int64_t step;
+  // The same beside units of which there are twice as many.
+  PrefetchStream halved() const { return {at, (step + 1) / 2}; }
 };
 
 // Memory ranges that the thread reads later: prefetched in order, spread over its tiles (with AMX only beside 17 to 48 rows).
@@ -128,6 +161,7 @@ class GemmTiling {
     groups_ = ceil_div(panels_, width_);
   }
 
+  int64_t block_rows() const { return std::min(rows_, block_); }
   // Approximate number of units that a thread processes in all its tiles.
   int64_t units_of_each(const Worker& worker) const {
     return std::max<int64_t>(1, ceil_div(rows_, shape_.rows) * panels_ / worker.size) * units_;

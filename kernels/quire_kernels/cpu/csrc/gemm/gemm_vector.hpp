@@ -52,7 +52,6 @@ template <class T, int ROWS, int HALVES>
 [[gnu::noinline]] void sum_rows(const RowElement<T>* x, int64_t stride, const uint32_t* w, int64_t units, float* sums,
                      PrefetchStream stream, PrefetchStream queue) {
   using X = RowElement<T>;
-  constexpr int FACTORS = PER_UNIT<T> / PER_UNIT<X>;  // that a unit is widened to
   F16 acc[ROWS][HALVES];
 #pragma GCC unroll 16
   for (auto& row : acc)
@@ -66,24 +65,19 @@ template <class T, int ROWS, int HALVES>
       for (int h = 0; h < HALVES; h++) prefetch_l1(stream.at + h * 4 * LANES);
       prefetch_l2(queue.at);
       asm("" : "+r"(stream.at), "+r"(queue.at));  // or compilers keep the positions of all units
-      const auto add = [&](auto factor) {
+      each_factor<T>([&](auto i) {
         U16 unit[HALVES];
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) unit[h] = load_units(w + k * PANEL + h * LANES);
-        if constexpr (FACTORS > 1)
-#pragma GCC unroll 2
-          for (U16& half : unit) half = widened<factor.value>(half);
+        for (int h = 0; h < HALVES; h++) unit[h] = factor<T, i>(load_units(w + k * PANEL + h * LANES));
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
-          const U16 a = same_unit(rows[r] + 4 * (FACTORS * k + factor.value));
+          const U16 a = same_unit(rows[r] + 4 * (FACTORS<T> * k + i));
 #pragma GCC unroll 2
           for (int h = 0; h < HALVES; h++) acc[r][h] = dot(acc[r][h], a, unit[h], X{});
         }
-      };
-      add(std::integral_constant<int, 0>{});
-      if constexpr (FACTORS > 1) add(std::integral_constant<int, 1>{});
+      });
     }
-    rows.advance(4 * FACTORS * UNITS_AT_ONCE);
+    rows.advance(4 * FACTORS<T> * UNITS_AT_ONCE);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++)
@@ -106,7 +100,7 @@ inline void sum_some(int64_t rows, const RowElement<T>* x, int64_t stride, const
 template <class T>
 struct VectorTiles {
   using Row = RowElement<T>;
-  static constexpr int64_t ROWS = MAX_ROWS;
+  static constexpr int64_t ROWS = MAX_ROWS, UNIT_WORDS = PANEL;
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
 
   const uint32_t* group(const Packed& w, int64_t first, int64_t, int64_t units) const { return w.panel(first, units); }

@@ -98,6 +98,18 @@ class CompressedPanelReader {
       for (int i = 0; i < GROUP_VECTORS; i++) store_units(to + i * LANES, group[i]);
     }
   }
+  // Decompresses the next `units` units, an even number, and widens them to float32: [input][PANEL].
+  void read_widened(int64_t units, uint32_t* to) {
+    for (int64_t u = 0; u < units; u += 2, to += 2 * GROUP_VECTORS * LANES) {
+      U16 group[GROUP_VECTORS];
+      next(group);
+      for (int i = 0; i < GROUP_VECTORS; i++) {
+        uint32_t* unit = to + i / 2 * 2 * PANEL + i % 2 * LANES;
+        store_units(unit, widened<0>(group[i]));
+        store_units(unit + PANEL, widened<1>(group[i]));
+      }
+    }
+  }
   const uint8_t* at() const { return from_; }
 
  private:

@@ -44,31 +44,31 @@ inline F16 rescaled(const Slice& slice, const Y* y, int64_t at, int n, float wei
 
 namespace quire {
 
-// Pointers to the tokens' rows of x, padded to the width of a's panels.
+// Pointers to the tokens' rows of x, padded to the width of a's panels and widened.
 template <class T, class Y>
-void gather_rows(const AdapterSlots& slots, const Entries<Y>& entries, Rows<T> x, const T** rows) {
-  static thread_local ScratchBuffer<T> copies;
+void gather_rows(const AdapterSlots& slots, const Entries<Y>& entries, Rows<T> x, const RowElement<T>** rows) {
+  static thread_local ScratchBuffer<RowElement<T>> copies;
   const int64_t inputs = padded(slots.inputs, INPUT_STEP);
-  const bool exact = slots.inputs == inputs;
-  if (!exact) copies.fit(entries.count * inputs);
+  const bool copied = FACTORS<T> > 1 || slots.inputs != inputs;
+  if (copied) copies.fit(entries.count * inputs);
   for (int64_t r = 0; r < entries.count; r++) {
-    rows[r] = x.row(entries.tokens[r], 0);
-    if (exact) continue;
-    T* copy = copies.data() + r * inputs;
-    std::memcpy(copy, rows[r], slots.inputs * sizeof(T));
-    std::fill(copy + slots.inputs, copy + inputs, T{});
+    const T* row = x.row(entries.tokens[r], 0);
+    if constexpr (FACTORS<T> == 1) rows[r] = row;
+    if (!copied) continue;
+    RowElement<T>* copy = copies.data() + r * inputs;
+    widen_row(row, slots.inputs, inputs, copy);
     rows[r] = copy;
   }
 }
 
-// The sums with a are weighted and rounded, [count][panels of a · 16], before they are multiplied with b.
+// The sums with a are weighted, and rounded if products take them so, [count][panels of a · 16], before they are multiplied with b.
 template <class T, class Y, class Kernel>
 void apply_to_entries(Kernel&& kernel, const AdapterSlots& slots, const PackedWeights& adapter,
                       const Entries<Y>& entries, Rows<T> x) {
-  static thread_local ScratchBuffer<T> middle;
+  static thread_local ScratchBuffer<RowElement<T>> middle;
   const int64_t width = adapter.panels * LANES, units = padded(slots.inputs, INPUT_STEP) / PER_UNIT<T>;
   if (adapter.panels) {
-    const T* rows[TOKENS_PER_ITEM];
+    const RowElement<T>* rows[TOKENS_PER_ITEM];
     gather_rows(slots, entries, x, rows);
     middle.fit(entries.count * width);
     kernel.shrink(rows, entries.weights, entries.count, adapter, units, middle.data());

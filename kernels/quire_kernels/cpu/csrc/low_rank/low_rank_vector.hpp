@@ -38,12 +38,13 @@ inline void tiles_of(int64_t rows, Work&& work) {
 
 template <class T>
 struct Vectors {
+  using X = RowElement<T>;
   // out[r] = weights[r] · x[r] · panel, [ROWS][stride], for the next panel of `vectors`, which is also stored
   // uncompressed at `left` if that is given. Neighboring units are summed separately, because a single row would
   // wait for its own sum. (All loops over rows are unrolled: otherwise their sums would be in memory.)
   template <int ROWS>
-  static void shrink_rows(const T* const* x, const float* weights, SequentialReader& reader, int64_t units,
-                          uint32_t* left, T* out, int64_t stride) {
+  static void shrink_rows(const X* const* x, const float* weights, SequentialReader& reader, int64_t units,
+                          uint32_t* left, X* out, int64_t stride) {
     SequentialReader vectors = reader;  // a copy, whose fields stay in registers
     constexpr int P = PER_UNIT<T>;
     F16 acc[ROWS][SUMS];
@@ -54,13 +55,15 @@ struct Vectors {
     for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
       const SequentialReader::Group w = vectors.group();
       if (left) w.store(left + u * LANES);
+      each_factor<T>([&](auto part) {
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const T* at = x[r] + u * P;
+        for (int r = 0; r < ROWS; r++) {
+          const X* at = x[r] + u * P + part;
 #pragma GCC unroll 4
-        for (int i = 0; i < GROUP_VECTORS; i++)
-          acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), w.vectors[i], T{});
-      }
+          for (int i = 0; i < GROUP_VECTORS; i++)
+            acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), factor<T, part>(w.vectors[i]), X{});
+        }
+      });
     }
     reader = vectors;
 #pragma GCC unroll 16
@@ -71,8 +74,8 @@ struct Vectors {
     }
   }
 
-  void shrink(const T* const* x, const float* weights, int64_t count, const PackedWeights& adapter, int64_t units,
-              T* middle) const {
+  void shrink(const X* const* x, const float* weights, int64_t count, const PackedWeights& adapter, int64_t units,
+              X* middle) const {
     static thread_local ScratchBuffer<uint32_t> buffer;
     const int64_t width = adapter.panels * LANES;
     const bool often = adapter.a.book && count > MAX_SHRINK_ENTRIES;
@@ -80,7 +83,7 @@ struct Vectors {
     SequentialReader vectors(adapter.a);
     for (int64_t p = 0; p < adapter.panels; p++)
       tiles_of<MAX_SHRINK_ENTRIES>(count, [&](int64_t r, auto rows) {
-        T* out = middle + r * width + p * LANES;
+        X* out = middle + r * width + p * LANES;
         if (!r) return shrink_rows<rows>(x, weights, vectors, units, often ? buffer.data() : nullptr, out, width);
         SequentialReader again = often ? SequentialReader({buffer.data(), nullptr}) : SequentialReader(adapter.a, p * units);
         shrink_rows<rows>(x + r, weights + r, again, units, nullptr, out, width);
@@ -92,7 +95,7 @@ struct Vectors {
   // address. WHOLE: both panels are full and there is neither scale nor shift.
   template <int ROWS, bool WHOLE, class Y>
   static void expand_rows(const Slice& slice, const uint32_t* panel, const Entries<Y>& entries, int64_t first,
-                          const T* middle, int64_t width, int64_t at) {
+                          const X* middle, int64_t width, int64_t at) {
     const Pair<WHOLE> pair{slice, at};
     F16 left[ROWS], right[ROWS];
     Y* y[ROWS];
@@ -104,12 +107,15 @@ struct Vectors {
     const uint32_t* next = pair.right ? panel + slice.units * LANES : panel;
     for (int64_t u = 0; u < slice.units; u++) {
       const U16 w0 = streamed(panel + u * LANES), w1 = streamed(next + u * LANES);
+      each_factor<T>([&](auto part) {
+        const U16 u0 = factor<T, part>(w0), u1 = factor<T, part>(w1);
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const U16 a = same_unit(middle + r * width + u * PER_UNIT<T>);
-        left[r] = dot(left[r], a, w0, T{});
-        right[r] = dot(right[r], a, w1, T{});
-      }
+        for (int r = 0; r < ROWS; r++) {
+          const U16 a = same_unit(middle + r * width + u * PER_UNIT<T> + part);
+          left[r] = dot(left[r], a, u0, X{});
+          right[r] = dot(right[r], a, u1, X{});
+        }
+      });
     }
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
@@ -117,7 +123,7 @@ struct Vectors {
 
   // `expand_rows` for panels in groups, which are read in order and decompressed in registers.
   template <int ROWS, bool WHOLE, class Y>
-  static void expand_groups(const Slice& slice, SequentialReader& vectors, const Entries<Y>& entries, const T* middle,
+  static void expand_groups(const Slice& slice, SequentialReader& vectors, const Entries<Y>& entries, const X* middle,
                             int64_t width, int64_t at) {
     const Pair<WHOLE> pair{slice, at};
     F16 left[ROWS], right[ROWS];
@@ -133,18 +139,21 @@ struct Vectors {
     for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
   }
   template <int ROWS>
-  static void add_panel(SequentialReader& vectors, int64_t units, const T* middle, int64_t width, F16 (&sums)[ROWS]) {
+  static void add_panel(SequentialReader& vectors, int64_t units, const X* middle, int64_t width, F16 (&sums)[ROWS]) {
     for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
       const SequentialReader::Group w = vectors.group();
 #pragma GCC unroll 4
       for (int i = 0; i < GROUP_VECTORS; i++)
+        each_factor<T>([&](auto part) {
+          const U16 unit = factor<T, part>(w.vectors[i]);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++)
-          sums[r] = dot(sums[r], same_unit(middle + r * width + (u + i) * PER_UNIT<T>), w.vectors[i], T{});
+          for (int r = 0; r < ROWS; r++)
+            sums[r] = dot(sums[r], same_unit(middle + r * width + (u + i) * PER_UNIT<T> + part), unit, X{});
+        });
     }
   }
   template <int ROWS, class Y>
-  [[gnu::noinline]] static void expand_few(const Slice& slice, const Entries<Y>& entries, const T* middle, int64_t width) {
+  [[gnu::noinline]] static void expand_few(const Slice& slice, const Entries<Y>& entries, const X* middle, int64_t width) {
     const int64_t outputs = slice.stop - slice.start;
     const int64_t whole = slice.scale || slice.shift ? 0 : outputs / (2 * LANES) * 2 * LANES;
     SequentialReader vectors(slice.b);
@@ -155,7 +164,7 @@ struct Vectors {
 
   // Compressed panels are decompressed pair by pair for the first tile of entries.
   template <class Y>
-  void expand(const Slice& slice, const Entries<Y>& entries, const T* middle, int64_t width) const {
+  void expand(const Slice& slice, const Entries<Y>& entries, const X* middle, int64_t width) const {
     static thread_local ScratchBuffer<uint32_t> buffer;
     if (entries.count <= FEW_ENTRIES && slice.units && slice.units % GROUP_VECTORS == 0)
       return with_constant<FEW_ENTRIES>(entries.count, [&](auto rows) { expand_few<rows>(slice, entries, middle + slice.first, width); });
@@ -167,7 +176,7 @@ struct Vectors {
       const int64_t end = std::min(outputs, from + some);
       const uint32_t* panels = slice.b.book ? buffer.data() : static_cast<const uint32_t*>(slice.b.at);
       tiles_of(entries.count, [&](int64_t r, auto rows) {
-        const T* ranks = middle + r * width + slice.first;
+        const X* ranks = middle + r * width + slice.first;
         int64_t at = from;
         const auto panel = [&] {
           const int64_t before = (at - from) * slice.units, here = std::min<int64_t>(2, (end - at + LANES - 1) / LANES);
