@@ -20,6 +20,11 @@ template <class T>
 struct VectorLines {
   using X = RowElement<T>;
   static constexpr int P = PER_UNIT<T>;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  static constexpr int AT_ONCE = 1;  // vectors of sums of a line: two registers each, of 16
+#else
+  static constexpr int AT_ONCE = 4;
+#endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = false;
 
   // Prefetches two cache lines of a group's keys and two of its values, of those that are read next. Keys and
@@ -31,18 +36,18 @@ struct VectorLines {
     prefetch_l1(keys), prefetch_l1(keys + LINE), prefetch_l1(values), prefetch_l1(values + LINE);
   }
 
-  // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups; missing ones repeat the last.
+  // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups from `first` on; missing ones repeat the last.
   template <int LINES, int COUNT>
-  static void scores_of_groups(const RowElement<T>* q, int64_t dim, const Block<T>& block, float* scores) {
+  static void scores_of_groups(const X* q, int64_t dim, const Block<T>& block, int first, float* scores) {
     F16 acc[LINES][COUNT];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * COUNT; i++) acc[i / COUNT][i % COUNT] = zero();
     const T* keys[COUNT];
-    for (int g = 0; g < COUNT; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
+    for (int g = 0; g < COUNT; g++) keys[g] = block.keys[std::min(first + g, block.groups() - 1)];
     const int64_t units = dim / P;
     for (int64_t u = 0; u < units; u++) {
       const bool second = 2 * u >= units;
-      prefetch_two(block, second, 2 * u - second * units);
+      if (first == 0) prefetch_two(block, second, 2 * u - second * units);
       each_factor<T>([&](auto i) {
         U16 k[COUNT];
 #pragma GCC unroll 4
@@ -56,20 +61,24 @@ struct VectorLines {
       });
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < LINES * COUNT; i++) store(scores + i / COUNT * BLOCK + i % COUNT * GROUP, acc[i / COUNT][i % COUNT]);
+    for (int i = 0; i < LINES * COUNT; i++)
+      store(scores + i / COUNT * BLOCK + (first + i % COUNT) * GROUP, acc[i / COUNT][i % COUNT]);
   }
 
   template <int LINES>
-  static void scores_of(const RowElement<T>* q, int64_t dim, const Block<T>& block, float* scores) {
-    if (block.groups() <= GROUPS / 2)
-      scores_of_groups<LINES, GROUPS / 2>(q, dim, block, scores);
+  static void scores_of(const X* q, int64_t dim, const Block<T>& block, float* scores) {
+    const int groups = block.groups() <= GROUPS / 2 ? GROUPS / 2 : GROUPS;
+    if constexpr (AT_ONCE < GROUPS / 2)
+      for (int g = 0; g < groups; g += AT_ONCE) scores_of_groups<LINES, AT_ONCE>(q, dim, block, g, scores);
+    else if (groups <= GROUPS / 2)
+      scores_of_groups<LINES, GROUPS / 2>(q, dim, block, 0, scores);
     else
-      scores_of_groups<LINES, GROUPS>(q, dim, block, scores);
+      scores_of_groups<LINES, GROUPS>(q, dim, block, 0, scores);
   }
 
   // out [lines, stride] += weights [lines, BLOCK] · values, for VECTORS vectors of every line
   template <int LINES, int VECTORS>
-  static void add_vectors(const RowElement<T>* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
+  static void add_vectors(const X* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
     F16 acc[LINES][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * VECTORS; i++)
@@ -96,21 +105,21 @@ struct VectorLines {
   }
 
   template <int LINES>
-  static void add_values(const RowElement<T>* weights, const Block<T>& block, int64_t stride, float* out) {
+  static void add_values(const X* weights, const Block<T>& block, int64_t stride, float* out) {
     int64_t d = 0;
-    for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<LINES, 4>(weights, block, stride, d, out);
+    for (; d + AT_ONCE * LANES <= stride; d += AT_ONCE * LANES) add_vectors<LINES, AT_ONCE>(weights, block, stride, d, out);
     for (; d < stride; d += LANES) add_vectors<LINES, 1>(weights, block, stride, d, out);
   }
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
-    const RowElement<T>* q = mine.q.data() + at * dim;
+    const X* q = mine.q.data() + at * dim;
     by_four(
         lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
         [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
   }
-  void values(const RowElement<T>* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
+  void values(const X* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
     by_four(
         lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, stride, o + l * stride); },
         [&](int64_t l) { add_values<3>(w + l * BLOCK, b, stride, o + l * stride); },
@@ -133,7 +142,7 @@ struct ManyLines {
 
   // q [LINES, dim] · the keys of the first SEEN groups. ahead: memory of the size of a group of keys, to be prefetched.
   template <int SEEN>
-  [[gnu::always_inline]] static inline void sum_keys(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead,
+  [[gnu::always_inline]] static inline void sum_keys(const X* q, int64_t dim, const Block<T>& block, const void* ahead,
                                                      F16 (&acc)[LINES][SEEN]) {
 #pragma GCC unroll 32
     for (int i = 0; i < LINES * SEEN; i++) acc[i / SEEN][i % SEEN] = zero();
@@ -161,7 +170,7 @@ struct ManyLines {
   }
 
   // q [LINES, dim] · keys -> scores [LINES, BLOCK]
-  [[gnu::noinline]] static void score(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead, float* scores) {
+  [[gnu::noinline]] static void score(const X* q, int64_t dim, const Block<T>& block, const void* ahead, float* scores) {
     F16 acc[LINES][GROUPS];
     sum_keys(q, dim, block, ahead, acc);
 #pragma GCC unroll 32
@@ -172,8 +181,8 @@ struct ManyLines {
   // visible: if END, the number of positions that each line sees: at least 1 and, but for the last two groups, all.
   // FIRST: the lines have no scores yet. Else returns false, and does nothing, if a score raises a maximum.
   template <int SEEN, bool FIRST, bool END>
-  [[gnu::noinline]] static bool weigh(const RowElement<T>* q, int64_t dim, const Block<T>& block, const void* ahead, const ScoreTransform& soft,
-                                      const int* visible, float* tops, float* totals, RowElement<T>* weights) {
+  [[gnu::noinline]] static bool weigh(const X* q, int64_t dim, const Block<T>& block, const void* ahead, const ScoreTransform& soft,
+                                      const int* visible, float* tops, float* totals, X* weights) {
     F16 acc[LINES][SEEN];
     sum_keys(q, dim, block, ahead, acc);
     if (END)
@@ -211,7 +220,7 @@ struct ManyLines {
   }
 
   // q [LINES, dim] · the keys of one group -> scores [LINES, BLOCK]
-  [[gnu::noinline]] static void score_group(const RowElement<T>* q, int64_t dim, const T* keys, float* scores) {
+  [[gnu::noinline]] static void score_group(const X* q, int64_t dim, const T* keys, float* scores) {
     F16 acc[LINES];
 #pragma GCC unroll 8
     for (F16& sum : acc) sum = zero();
@@ -230,7 +239,7 @@ struct ManyLines {
 
   // out [LINES, stride] += weights [LINES, BLOCK] · values of the first `groups` groups, for VECTORS vectors of a line
   template <int VECTORS>
-  [[gnu::noinline]] static void add_vectors(const RowElement<T>* weights, const Block<T>& block, int groups, const void* ahead,
+  [[gnu::noinline]] static void add_vectors(const X* weights, const Block<T>& block, int groups, const void* ahead,
                                             int64_t stride, int64_t d, float* out) {
     F16 acc[LINES][VECTORS];
     RowPositions<LINES> sums(out + d, stride * static_cast<int64_t>(sizeof(float)));
@@ -263,7 +272,7 @@ struct ManyLines {
       store(const_cast<float*>(reinterpret_cast<const float*>(sums[i / VECTORS])) + i % VECTORS * LANES, acc[i / VECTORS][i % VECTORS]);
   }
 
-  static void add_values(const RowElement<T>* weights, const Block<T>& block, int groups, const void* ahead, int64_t stride, float* out) {
+  static void add_values(const X* weights, const Block<T>& block, int groups, const void* ahead, int64_t stride, float* out) {
     int64_t d = 0;
     for (; d + 4 * LANES <= stride; d += 4 * LANES) add_vectors<4>(weights, block, groups, ahead, stride, d, out);
     for (; d < stride; d += LANES) add_vectors<1>(weights, block, groups, ahead, stride, d, out);
