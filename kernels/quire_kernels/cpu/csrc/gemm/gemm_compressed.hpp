@@ -84,6 +84,22 @@ inline uint32_t* panel_memory(int64_t words) {
   return plain.data();
 }
 
+// Decompresses the panels first … last-1, one after another, to memory of the thread. UNIT_WORDS: of a unit there; more than
+// PANEL: widened.
+template <int64_t UNIT_WORDS>
+const uint32_t* read_group(const PanelCodebook& book, const Packed& w, int64_t first, int64_t last, int64_t units) {
+  uint32_t* plain = panel_memory((last - first) * units * UNIT_WORDS);
+  for (int64_t i = first; i < last; i++) {
+    CompressedPanelReader reader(book, w.panel(i, units));
+    uint32_t* to = plain + (i - first) * units * UNIT_WORDS;
+    if constexpr (UNIT_WORDS > PANEL)
+      reader.read_widened(units, to);
+    else
+      reader.read(units, to);
+  }
+  return plain;
+}
+
 struct CompressedTiles {
   using Row = RowElement<bf16>;
   static constexpr int64_t ROWS = MAX_ROWS, UNIT_WORDS = PANEL;
@@ -91,12 +107,8 @@ struct CompressedTiles {
   static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
   const PanelCodebook& book;
 
-  // Decompresses panels, one after another, to memory of the thread.
   const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
-    uint32_t* plain = panel_memory((last - first) * units * UNIT_WORDS);
-    for (int64_t i = first; i < last; i++)
-      CompressedPanelReader(book, w.panel(i, units)).read(units, plain + (i - first) * units * UNIT_WORDS);
-    return plain;
+    return read_group<UNIT_WORDS>(book, w, first, last, units);
   }
   static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
                         PrefetchStream stream, PrefetchStream queue) {
@@ -106,7 +118,7 @@ struct CompressedTiles {
   template <class Between, class Terms>
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
-    uint32_t* mine = panel_memory((tile.last - tile.first) * units * PANEL) + (panel - tile.first) * units * PANEL;
+    uint32_t* mine = panel_memory((tile.last - tile.first) * units * UNIT_WORDS) + (panel - tile.first) * units * UNIT_WORDS;
     if (tile.fresh) CompressedPanelReader(book, w).read(units, mine);
     sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
   }
@@ -124,10 +136,7 @@ struct WidenedTiles {
   const PanelCodebook& book;
 
   const uint32_t* group(const Packed& w, int64_t first, int64_t last, int64_t units) const {
-    uint32_t* plain = panel_memory((last - first) * units * UNIT_WORDS);
-    for (int64_t i = first; i < last; i++)
-      CompressedPanelReader(book, w.panel(i, units)).read_widened(units, plain + (i - first) * units * UNIT_WORDS);
-    return plain;
+    return read_group<UNIT_WORDS>(book, w, first, last, units);
   }
   static void group_sums(int64_t rows, const Row* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
                         PrefetchStream stream, PrefetchStream queue) {
