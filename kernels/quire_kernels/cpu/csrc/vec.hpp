@@ -99,15 +99,11 @@ using RowElement = T;
 template <class T>
 constexpr int FACTORS = PER_UNIT<T> / PER_UNIT<RowElement<T>>;
 
-// Calls work(i) for each of them; i is a compile-time constant.
-template <class T, class Work>
-inline void each_factor(Work&& work) {
-  work(std::integral_constant<int, 0>{});
-  if constexpr (FACTORS<T> > 1) work(std::integral_constant<int, 1>{});
-}
-template <class T, int I>
-inline U16 factor(U16 unit) {
-  if constexpr (FACTORS<T> > 1) return widened<I>(unit);
+// Unit i of them. Loops over i are unrolled. (With a lambda and a constant i in their place, g++ moves sums between
+// registers, or keeps some in memory.)
+template <class T>
+inline U16 factor(U16 unit, int i) {
+  if constexpr (FACTORS<T> > 1) return i ? widened<1>(unit) : widened<0>(unit);
   return unit;
 }
 

@@ -7,6 +7,7 @@
 #include "attention/pages.hpp"
 #include "gemm/gemm.hpp"
 #include "scratch.hpp"
+#include "tile_heights.hpp"
 
 namespace quire {
 
@@ -169,15 +170,6 @@ template <class T>
 inline Scratch<T>& scratch() {
   static thread_local Scratch<T> mine;
   return mine;
-}
-
-template <class Four, class Three, class Two, class One>
-void by_four(int64_t lines, Four&& four, Three&& three, Two&& two, One&& one) {
-  int64_t l = 0;
-  for (; l + 4 <= lines; l += 4) four(l);
-  if (lines - l == 3) three(l);
-  if (lines - l == 2) two(l);
-  if (lines - l == 1) one(l);
 }
 
 // Copies `present` positions of a group of values, rows padded to `stride`. Missing positions become zero, because

@@ -127,18 +127,10 @@ struct CodeLines {
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
     const RowElement<T>* q = mine.q.data() + at * dim;
-    by_four(
-        lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { scores_of<count>(q + l * dim, dim, b, s + l * BLOCK); });
   }
   void values(const RowElement<T>* w, const float*, int64_t lines, const Block<T>& b, int64_t dim, float* o) {
-    by_four(
-        lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, dim, o + l * dim); },
-        [&](int64_t l) { add_values<3>(w + l * BLOCK, b, dim, o + l * dim); },
-        [&](int64_t l) { add_values<2>(w + l * BLOCK, b, dim, o + l * dim); },
-        [&](int64_t l) { add_values<1>(w + l * BLOCK, b, dim, o + l * dim); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { add_values<count>(w + l * BLOCK, b, dim, o + l * dim); });
   }
 };
 

@@ -170,19 +170,11 @@ struct ByteLines {
     this->dim = dim;
     const int8_t* q = mine.halves.data() + at * 2 * dim;
     const Halved* halved = mine.halved.data() + at;
-    by_four(
-        lines, [&](int64_t l) { scores_of<4>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<3>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<2>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<1>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { scores_of<count>(q + l * 2 * dim, halved + l, dim, b, s + l * BLOCK); });
   }
   void values(const RowElement<bf16>* weights, const float* t, int64_t lines, const Block<bf16>& b, int64_t stride, float* o) {
     const uint8_t* w = reinterpret_cast<const uint8_t*>(weights);
-    by_four(
-        lines, [&](int64_t l) { add_values<4>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<3>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<2>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); },
-        [&](int64_t l) { add_values<1>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { add_values<count>(w + l * WEIGHTS, t + l, b, dim, stride, o + l * stride); });
   }
 };
 

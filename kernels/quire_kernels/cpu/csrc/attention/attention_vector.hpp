@@ -48,17 +48,18 @@ struct VectorLines {
     for (int64_t u = 0; u < units; u++) {
       const bool second = 2 * u >= units;
       if (first == 0) prefetch_two(block, second, 2 * u - second * units);
-      each_factor<T>([&](auto i) {
+#pragma GCC unroll 2
+      for (int i = 0; i < FACTORS<T>; i++) {
         U16 k[COUNT];
 #pragma GCC unroll 4
-        for (int g = 0; g < COUNT; g++) k[g] = factor<T, i>(load_units(keys[g] + u * GROUP * P));
+        for (int g = 0; g < COUNT; g++) k[g] = factor<T>(load_units(keys[g] + u * GROUP * P), i);
 #pragma GCC unroll 4
         for (int l = 0; l < LINES; l++) {
           const U16 a = same_unit(q + l * dim + u * P + i);
 #pragma GCC unroll 4
           for (int g = 0; g < COUNT; g++) acc[l][g] = dot(acc[l][g], a, k[g], X{});
         }
-      });
+      }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * COUNT; i++)
@@ -87,17 +88,18 @@ struct VectorLines {
       for (int u = 0; u < GROUP / P; u++) {
         const T* row = block.values[g] + (u * stride + d) * P;
         if (VECTORS == 4 || u % 4 == 0) prefetch_two(block, 2 + g / 2, (g % 2 * GROUP / P + u + d / VECTORS / LANES * GROUP) * 2);
-        each_factor<T>([&](auto part) {
+#pragma GCC unroll 2
+        for (int part = 0; part < FACTORS<T>; part++) {
           U16 v[VECTORS];
 #pragma GCC unroll 4
-          for (int i = 0; i < VECTORS; i++) v[i] = factor<T, part>(load_units(row + i * LANES * P));
+          for (int i = 0; i < VECTORS; i++) v[i] = factor<T>(load_units(row + i * LANES * P), part);
 #pragma GCC unroll 4
           for (int l = 0; l < LINES; l++) {
             const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P + part);
 #pragma GCC unroll 4
             for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], X{});
           }
-        });
+        }
       }
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * VECTORS; i++)
@@ -113,18 +115,10 @@ struct VectorLines {
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
     const X* q = mine.q.data() + at * dim;
-    by_four(
-        lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { scores_of<count>(q + l * dim, dim, b, s + l * BLOCK); });
   }
   void values(const X* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
-    by_four(
-        lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<3>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<2>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<1>(w + l * BLOCK, b, stride, o + l * stride); });
+    each_tile_of<4>(lines, [&](int64_t l, auto count) { add_values<count>(w + l * BLOCK, b, stride, o + l * stride); });
   }
 };
 
@@ -154,17 +148,18 @@ struct ManyLines {
     for (int64_t at = 0; at < end; at += VECTOR_BYTES) {
       asm("" : "+r"(at));  // or compilers keep the sums of all addresses
       prefetch_l1(next + at);
-      each_factor<T>([&](auto i) {
+#pragma GCC unroll 2
+      for (int i = 0; i < FACTORS<T>; i++) {
         U16 k[SEEN];
 #pragma GCC unroll 4
-        for (int g = 0; g < SEEN; g++) k[g] = factor<T, i>(load_units((g == 0 ? k0 : g == 1 ? k1 : g == 2 ? k2 : k3) + at));
+        for (int g = 0; g < SEEN; g++) k[g] = factor<T>(load_units((g == 0 ? k0 : g == 1 ? k1 : g == 2 ? k2 : k3) + at), i);
 #pragma GCC unroll 8
         for (int l = 0; l < LINES; l++) {
           const U16 a = same_unit(rows[l] + i * UNIT_BYTES);
 #pragma GCC unroll 4
           for (int g = 0; g < SEEN; g++) acc[l][g] = dot(acc[l][g], a, k[g], X{});
         }
-      });
+      }
       rows.advance(FACTORS<T> * UNIT_BYTES);
     }
   }
@@ -226,11 +221,12 @@ struct ManyLines {
     for (F16& sum : acc) sum = zero();
     RowPositions<LINES> rows(q, dim * static_cast<int64_t>(sizeof(X)));
     for (int64_t u = 0; u < dim / P; u++) {
-      each_factor<T>([&](auto i) {
-        const U16 k = factor<T, i>(load_units(keys + u * GROUP * P));
+#pragma GCC unroll 2
+      for (int i = 0; i < FACTORS<T>; i++) {
+        const U16 k = factor<T>(load_units(keys + u * GROUP * P), i);
 #pragma GCC unroll 8
         for (int l = 0; l < LINES; l++) acc[l] = dot(acc[l], same_unit(rows[l] + i * UNIT_BYTES), k, X{});
-      });
+      }
       rows.advance(FACTORS<T> * UNIT_BYTES);
     }
 #pragma GCC unroll 8
@@ -254,17 +250,18 @@ struct ManyLines {
       for (int u = 0; u < GROUP / P; u++, row += stride * UNIT_BYTES, w += P, next += VECTOR_BYTES) {
         asm("" : "+r"(row), "+r"(w), "+r"(next));
         prefetch_l1(next);
-        each_factor<T>([&](auto part) {
+#pragma GCC unroll 2
+        for (int part = 0; part < FACTORS<T>; part++) {
           U16 v[VECTORS];
 #pragma GCC unroll 4
-          for (int i = 0; i < VECTORS; i++) v[i] = factor<T, part>(load_units(row + i * VECTOR_BYTES));
+          for (int i = 0; i < VECTORS; i++) v[i] = factor<T>(load_units(row + i * VECTOR_BYTES), part);
 #pragma GCC unroll 8
           for (int l = 0; l < LINES; l++) {
             const U16 a = same_unit(w + l * BLOCK + part);
 #pragma GCC unroll 4
             for (int i = 0; i < VECTORS; i++) acc[l][i] = dot(acc[l][i], a, v[i], X{});
           }
-        });
+        }
       }
     }
 #pragma GCC unroll 32

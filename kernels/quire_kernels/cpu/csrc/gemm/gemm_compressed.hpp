@@ -12,7 +12,7 @@ constexpr int64_t STREAM_AHEAD = 4096;
 #if defined(__AVX512BF16__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 48;
 #elif defined(__AVX512F__)
-constexpr int64_t FEW_COMPRESSED_ROWS = 12;
+constexpr int64_t FEW_COMPRESSED_ROWS = 11;
 #elif defined(__AVX2__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 2;
 #else
@@ -36,15 +36,17 @@ template <int ROWS>
     reader.next(w);
 #pragma GCC unroll 2
     for (int k = 0; k < 2; k++)
-      each_factor<bf16>([&](auto i) {
-        const U16 left = factor<bf16, i>(w[2 * k]), right = factor<bf16, i>(w[2 * k + 1]);
+#pragma GCC unroll 2
+      for (int i = 0; i < FACTORS<bf16>; i++) {
+        asm("" ::: "memory");  // or compilers load x in advance, into registers that sums need
+        const U16 left = factor<bf16>(w[2 * k], i), right = factor<bf16>(w[2 * k + 1], i);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const U16 a = same_unit(x + r * stride + ((u + k) * FACTORS<bf16> + i) * PER_UNIT<X>);
           acc[r][0] = dot(acc[r][0], a, left, X{});
           acc[r][1] = dot(acc[r][1], a, right, X{});
         }
-      });
+      }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) {

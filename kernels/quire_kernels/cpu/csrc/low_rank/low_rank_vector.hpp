@@ -4,7 +4,7 @@
 // no longer than that stream. With many, tile after tile of tokens uses a panel of a while it is in the first-level
 // cache.
 #pragma once
-#include <type_traits>
+#include "tile_heights.hpp"
 
 namespace quire {
 
@@ -18,23 +18,6 @@ constexpr int MAX_TILE_ENTRIES = 2;
 constexpr int MAX_SHRINK_ENTRIES = 2, SUMS = 2;
 constexpr int FEW_ENTRIES = 1;
 #endif
-
-template <int MAX, class Work>
-inline void with_constant(int64_t rows, Work&& work) {
-  if constexpr (MAX > 1)
-    if (rows < MAX) return with_constant<MAX - 1>(rows, work);
-  work(std::integral_constant<int, MAX>{});
-}
-
-// Calls work(first, ROWS) for tiles of about equal size that make up `rows`; ROWS is a compile-time constant.
-template <int MAX = MAX_TILE_ENTRIES, class Work>
-inline void tiles_of(int64_t rows, Work&& work) {
-  const int64_t tiles = (rows + MAX - 1) / MAX;
-  for (int64_t i = 0; i < tiles; i++) {
-    const int64_t first = rows * i / tiles;
-    with_constant<MAX>(rows * (i + 1) / tiles - first, [&](auto count) { work(first, count); });
-  }
-}
 
 template <class T>
 struct Vectors {
@@ -55,15 +38,16 @@ struct Vectors {
     for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
       const SequentialReader::Group w = vectors.group();
       if (left) w.store(left + u * LANES);
-      each_factor<T>([&](auto part) {
+#pragma GCC unroll 2
+      for (int part = 0; part < FACTORS<T>; part++) {
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const X* at = x[r] + u * P + part;
 #pragma GCC unroll 4
           for (int i = 0; i < GROUP_VECTORS; i++)
-            acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), factor<T, part>(w.vectors[i]), X{});
+            acc[r][i % SUMS] = dot(acc[r][i % SUMS], same_unit(at + i * P), factor<T>(w.vectors[i], part), X{});
         }
-      });
+      }
     }
     reader = vectors;
 #pragma GCC unroll 16
@@ -82,7 +66,7 @@ struct Vectors {
     if (often) buffer.fit(units * LANES);
     SequentialReader vectors(adapter.a);
     for (int64_t p = 0; p < adapter.panels; p++)
-      tiles_of<MAX_SHRINK_ENTRIES>(count, [&](int64_t r, auto rows) {
+      each_tile_of<MAX_SHRINK_ENTRIES>(count, [&](int64_t r, auto rows) {
         X* out = middle + r * width + p * LANES;
         if (!r) return shrink_rows<rows>(x, weights, vectors, units, often ? buffer.data() : nullptr, out, width);
         SequentialReader again = often ? SequentialReader({buffer.data(), nullptr}) : SequentialReader(adapter.a, p * units);
@@ -107,15 +91,16 @@ struct Vectors {
     const uint32_t* next = pair.right ? panel + slice.units * LANES : panel;
     for (int64_t u = 0; u < slice.units; u++) {
       const U16 w0 = streamed(panel + u * LANES), w1 = streamed(next + u * LANES);
-      each_factor<T>([&](auto part) {
-        const U16 u0 = factor<T, part>(w0), u1 = factor<T, part>(w1);
+#pragma GCC unroll 2
+      for (int part = 0; part < FACTORS<T>; part++) {
+        const U16 u0 = factor<T>(w0, part), u1 = factor<T>(w1, part);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const U16 a = same_unit(middle + r * width + u * PER_UNIT<T> + part);
           left[r] = dot(left[r], a, u0, X{});
           right[r] = dot(right[r], a, u1, X{});
         }
-      });
+      }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
@@ -144,12 +129,13 @@ struct Vectors {
       const SequentialReader::Group w = vectors.group();
 #pragma GCC unroll 4
       for (int i = 0; i < GROUP_VECTORS; i++)
-        each_factor<T>([&](auto part) {
-          const U16 unit = factor<T, part>(w.vectors[i]);
+#pragma GCC unroll 2
+        for (int part = 0; part < FACTORS<T>; part++) {
+          const U16 unit = factor<T>(w.vectors[i], part);
 #pragma GCC unroll 16
           for (int r = 0; r < ROWS; r++)
             sums[r] = dot(sums[r], same_unit(middle + r * width + (u + i) * PER_UNIT<T> + part), unit, X{});
-        });
+        }
     }
   }
   template <int ROWS, class Y>
@@ -175,7 +161,7 @@ struct Vectors {
     for (int64_t from = 0; from < outputs; from += some) {
       const int64_t end = std::min(outputs, from + some);
       const uint32_t* panels = slice.b.book ? buffer.data() : static_cast<const uint32_t*>(slice.b.at);
-      tiles_of(entries.count, [&](int64_t r, auto rows) {
+      each_tile_of<MAX_TILE_ENTRIES>(entries.count, [&](int64_t r, auto rows) {
         const X* ranks = middle + r * width + slice.first;
         int64_t at = from;
         const auto panel = [&] {
