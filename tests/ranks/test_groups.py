@@ -118,6 +118,20 @@ def test_a_rank_that_begins_again_after_an_error_takes_the_others_along(make):
     assert on_ranks(work, 2) == [(False, [[3.0] * 4]), (None, [[3.0] * 4])]
 
 
+@WAYS
+def test_ranks_that_add_up_different_rows_fail(make):
+    members = make(2)
+
+    def work(rank):
+        members[rank].begin()
+        members[rank].all_reduce(torch.ones(3, 4))
+        with pytest.raises(RankLost, match="different tokens") as lost:
+            members[rank].all_reduce(torch.ones(2 + rank, 4))
+        return lost.value.lasting
+
+    assert on_ranks(work, 2) == [True, True]
+
+
 def test_what_was_sent_to_a_rank_that_has_left_is_dropped():
     """Rank 0 leaves before the sum that the others have sent their addends of."""
     members = socket_groups(3)

@@ -31,6 +31,7 @@ _PROBLEMS = {
     1: ("another rank has left this forward pass because of an error", False),
     2: ("a rank of this model's group has ended", True),
     3: ("a rank of this model's group does not answer", True),
+    4: ("the ranks of this model's group compute different tokens", True),
 }
 
 

@@ -121,10 +121,10 @@ class Leader:
     def build_runners(self, sizes: RunnerSizes, loaded: LoadedModel, reads: ReadsHidden | None) -> None:
         """Let all ranks allocate their caches, and wait until they have. Raises what has kept one from it.
 
-        reads: what a drafter reads.
+        reads: what a drafter reads. Ranks that compute sums together compute all of it: for the same tokens.
         """
         self._await_models(loaded)
-        self.send(BuildRunner(sizes, reads if self.flow is not None else None))
+        self.send(BuildRunner(sizes, reads))
         self._await(lambda: self._num_ready == self.size - 1)
 
     def _await_models(self, loaded: LoadedModel) -> None:

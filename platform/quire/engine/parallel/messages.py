@@ -53,7 +53,7 @@ class EndRank:
 
 @dataclass(frozen=True)
 class BuildRunner:
-    """Allocate the caches. The answer is `RankReady`. reads: what a drafter reads of the stages, None = nothing."""
+    """Allocate the caches. The answer is `RankReady`. reads: what a drafter reads, None = nothing."""
 
     sizes: RunnerSizes
     reads: ReadsHidden | None = None

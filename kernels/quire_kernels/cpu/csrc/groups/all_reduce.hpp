@@ -23,7 +23,8 @@ constexpr long SLEEP_NS = 50'000;
 // Waits until rank `of` has announced `wanted`; false if it never will.
 inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   using Clock = std::chrono::steady_clock;
-  const auto& [announced, before] = member.announced(lane, of);
+  const SharedWord& word = member.announced(lane, of);
+  const std::atomic<uint64_t>&announced = word.value, &before = word.before;
   const uint64_t attempt = wanted >> ROUND_BITS;
   const auto arrived = [&](uint64_t now) { return now >= wanted && now >> ROUND_BITS == attempt; };
   for (int64_t spin = 0; spin < member.spins; spin++) {
@@ -57,25 +58,31 @@ inline bool begin_attempt(Member& member, uint64_t attempt) {
   }
   for (int lane = 0; lane < member.lanes; lane++) {
     member.rounds[lane] = 0;
-    auto& [announced, before] = member.announced(lane, member.rank);
-    before.store(announced.load(std::memory_order_relaxed), std::memory_order_release);
-    announced.store(attempt << ROUND_BITS, std::memory_order_release);
+    SharedWord& word = member.announced(lane, member.rank);
+    word.before.store(word.value.load(std::memory_order_relaxed), std::memory_order_release);
+    word.value.store(attempt << ROUND_BITS, std::memory_order_release);
   }
   for (int of = 0; of < member.size; of++)
     if (of != member.rank && !await_rank(member, member.lanes - 1, of, attempt << ROUND_BITS)) return false;
   return true;
 }
 
-// Announces what the slot of the next round holds once `write` has filled it, and waits for the other ranks.
-// bytes(of): how much the slot of a rank holds.
+// Announces what the slot of the next round holds once `write` has filled it, and waits for the other ranks. bytes(of): how
+// much the slot of a rank holds; fails if a rank has announced another number, which would be a sum of other tokens.
 template <class Bytes, class Write>
 inline bool next_round(Member& member, int lane, Bytes&& bytes, Write&& write) {
   const uint64_t round = ++member.rounds[lane], wanted = member.attempt << ROUND_BITS | round;
   write(member.slot(round, lane, member.rank));
   if (member.peers) return exchange(member, wanted, round, bytes);
-  member.announced(lane, member.rank).value.store(wanted, std::memory_order_release);
-  for (int of = 0; of < member.size; of++)
-    if (of != member.rank && !await_rank(member, lane, of, wanted)) return false;
+  SharedWord& own = member.announced(lane, member.rank);
+  own.bytes[round & 1].store(bytes(member.rank), std::memory_order_relaxed);
+  own.value.store(wanted, std::memory_order_release);
+  for (int of = 0; of < member.size; of++) {
+    if (of == member.rank) continue;
+    if (!await_rank(member, lane, of, wanted)) return false;
+    const uint64_t found = member.announced(lane, of).bytes[round & 1].load(std::memory_order_relaxed);
+    if (found != static_cast<uint64_t>(bytes(of))) return member.end(GroupState::differs);
+  }
   return true;
 }
 

@@ -8,10 +8,11 @@ namespace quire {
 constexpr int MAX_LANES = 64, MAX_RANKS = 64;
 constexpr int ROUND_BITS = 24;  // an announcement is attempt << ROUND_BITS | round
 
-enum class GroupState : int32_t { working, left, failed, late };
+enum class GroupState : int32_t { working, left, failed, late, differs };
 
 struct alignas(64) SharedWord {
   std::atomic<uint64_t> value, before;
+  std::atomic<uint64_t> bytes[2];  // that the slots of the last two rounds hold
 };
 
 // What precedes the numbers of each message between two ranks.

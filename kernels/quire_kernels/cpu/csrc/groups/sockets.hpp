@@ -81,7 +81,7 @@ class Transfer {
       member.end(GroupState::left);
       return true;
     }
-    if (is_wanted() && static_cast<int64_t>(found.bytes) != bytes) return false;
+    if (is_wanted() && static_cast<int64_t>(found.bytes) != bytes) return member.end(GroupState::differs);
     if (received < static_cast<int64_t>(found.bytes)) return true;
     arrived = is_wanted();
     headed = received = 0;
@@ -105,7 +105,7 @@ bool exchange(Member& member, uint64_t wanted, uint64_t round, Bytes&& bytes) {
     int count = 0;
     for (Transfer& transfer : transfers) {
       if (transfer.is_done()) continue;
-      if (!transfer.advance()) return member.end(GroupState::failed);
+      if (!transfer.advance()) return member.works() && member.end(GroupState::failed);
       if (!transfer.is_done()) waiting[count++] = {transfer.socket(), transfer.events(), 0};
     }
     if (!count) return member.works();
