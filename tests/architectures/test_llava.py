@@ -46,7 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(small: Model, found: Registry) -> Iterator[Rig]:
-    with rig_of(small.folder, found) as made:
+    with rig_of(small.folder, found, page_size=4) as made:
         yield made
 
 

@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(model: Model, found: Registry) -> Iterator[Rig]:
-    with rig_of(model.folder, found) as made:
+    with rig_of(model.folder, found, page_size=4) as made:
         yield made
 
 

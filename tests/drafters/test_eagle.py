@@ -106,8 +106,8 @@ def test_probabilities_are_those_of_the_draft_vocabulary(tmp_path: Path, folder:
 
 def test_drafts_after_a_cached_prefix_know_only_what_follows(tmp_path: Path, folder: Path) -> None:
     tensors, weights = eagle_tensors(), model_weights(folder)
-    prompt, size = PROMPTS[3], 4
-    with drafted_rig(folder, "eagle", write_head(tmp_path / "head", EAGLE_CONFIG, tensors)) as (rig, proposals):
+    prompt, size, head = PROMPTS[3], 4, write_head(tmp_path / "head", EAGLE_CONFIG, tensors)
+    with drafted_rig(folder, "eagle", head, page_size=size) as (rig, proposals):
         first = rig.tokens([prompt], greedy(9, ignore_eos=True))
         proposals.every.clear()
         assert rig.tokens([prompt], greedy(9, ignore_eos=True)) == first
@@ -116,8 +116,8 @@ def test_drafts_after_a_cached_prefix_know_only_what_follows(tmp_path: Path, fol
     for query, tokens, draft in proposals.every:
         hidden = final_hidden(folder, tokens)[base:-1]
         step, table = partial(eagle_features, tensors), weights["model.embed_tokens.weight"]
-        head = weights["lm_head.weight"]
-        assert draft == drafts(step, head.matmul, table, tokens[base:], hidden, query.max_drafts)
+        logits = weights["lm_head.weight"].matmul
+        assert draft == drafts(step, logits, table, tokens[base:], hidden, query.max_drafts)
 
 
 def test_perfect_head_saves_steps(tmp_path: Path) -> None:

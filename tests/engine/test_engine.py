@@ -243,9 +243,9 @@ def test_a_length_that_was_not_asked_for_is_reduced_with_a_warning(
 
 def test_bytes_become_pages(folder: Path) -> None:
     page = 2 * 4 * 4 * 2 * (2 * 16)  # keys and values, tokens, bytes, blocks, heads · dimensions
-    with rig_of(folder, num_pages=None, kv_cache_memory_bytes=200 * page + 5) as rig:
+    with rig_of(folder, num_pages=None, page_size=4, kv_cache_memory_bytes=200 * page + 5) as rig:
         assert rig.engine.info.num_pages == 200
-    with rig_of(folder, num_pages=None, max_num_seqs=3) as rig:
+    with rig_of(folder, num_pages=None, page_size=4, max_num_seqs=3) as rig:
         assert rig.engine.info.num_pages == 3 * 512 // 4, "no more than the seqs that may run can fill"
 
 

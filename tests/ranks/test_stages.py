@@ -212,7 +212,7 @@ def test_rows_fail_that_read_what_an_earlier_plan_could_not_compute(
     with rig_of(llama, plugins()) as rig:
         wanted = rig.tokens(prompts, params)
     refuse_bad(monkeypatch, "send")
-    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+    with rig_of(llama, plugins(), launch=launch_thread, page_size=4, **TWO_STAGES) as rig:
         seen = plans_of(rig)
         ids = [rig.add(prompt, params) for prompt in prompts]
         answers = rig.drain()

@@ -30,7 +30,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(narrow: Model, found: Registry) -> Iterator[Rig]:
-    with rig_of(narrow.folder, found, max_num_batched_tokens=40) as made:
+    with rig_of(narrow.folder, found, page_size=4, max_num_batched_tokens=40) as made:
         yield made
 
 

@@ -32,7 +32,7 @@ def test_every_second_of_a_step_belongs_to_the_phase_it_passed_in(rig):
 
 
 def test_a_step_that_calls_the_model_for_each_token_lays_out_between_the_calls(folder):
-    with rig_of(folder, batch_invariant=True) as rig:
+    with rig_of(folder, batch_invariant=True, page_size=4) as rig:
         watch = ticking(rig.engine)
         rig.add([1, 2, 3], greedy(1))
         with watch.on():

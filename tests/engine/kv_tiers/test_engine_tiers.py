@@ -25,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("patience")
 
 
 def test_a_new_engine_finds_the_pages_of_one_before_it(model: Path, expected: list[int], tmp_path: Path) -> None:
-    with rig_of(model, kv_disk=str(tmp_path)) as rig:
+    with rig_of(model, page_size=4, kv_disk=str(tmp_path)) as rig:
         first = asked(rig)
         assert (first.token_ids, cached(first)) == (expected, 0)
-    with rig_of(model, kv_disk=str(tmp_path), num_pages=64) as rig:
+    with rig_of(model, page_size=4, kv_disk=str(tmp_path), num_pages=64) as rig:
         second = asked(rig)
         assert (second.token_ids, cached(second)) == (expected, NUM_PAGES * 4)
         assert tier(rig, "disk").num_hits_total == NUM_PAGES + 1  # and the digest of the checkpoint
@@ -64,7 +64,7 @@ def test_damaged_files_change_no_answer(model: Path, tmp_path: Path) -> None:
 
 
 def test_pages_that_are_missing_in_the_middle_are_computed(model: Path, expected: list[int], tmp_path: Path) -> None:
-    with rig_of(model, kv_disk=str(tmp_path)) as rig:
+    with rig_of(model, page_size=4, kv_disk=str(tmp_path)) as rig:
         asked(rig)
         for path in files(tmp_path)[::5]:
             path.unlink()
@@ -100,7 +100,7 @@ def test_many_prompts_at_once_in_little_memory_get_their_answers(model: Path) ->
 
 
 def test_requests_say_whether_and_how_long_their_pages_are_kept(model: Path, tmp_path: Path) -> None:
-    with rig_of(model, kv_disk=str(tmp_path)) as rig:
+    with rig_of(model, page_size=4, kv_disk=str(tmp_path)) as rig:
         disk = rig.engine._tiers._stack.tiers[-1]  # type: ignore[union-attr]
         asked(rig, cache_ttl=0.0)
         assert len(files(tmp_path)) == 1  # the digest of the checkpoint
@@ -116,7 +116,7 @@ def test_requests_say_whether_and_how_long_their_pages_are_kept(model: Path, tmp
 
 def test_salts_keep_pages_apart(model: Path, tmp_path: Path) -> None:
     for salts in (("one", "two"), ("two", "one")):
-        with rig_of(model, kv_disk=str(tmp_path)) as rig:
+        with rig_of(model, page_size=4, kv_disk=str(tmp_path)) as rig:
             found = [cached(asked(rig, cache_salt=salt)) for salt in (*salts, None)]
             assert found == ([0, 0, 0] if salts[0] == "one" else [NUM_PAGES * 4] * 3)
 

@@ -58,7 +58,7 @@ def test_keys_are_of_the_content_of_a_checkpoint(model: Path, keys: tuple[str, .
 def test_an_adapter_whose_content_changes_under_its_name_never_gets_old_pages(model: Path, tmp_path: Path) -> None:
     first, second = (write_adapter(tmp_path / f"a{seed}", "SCALE", seed) for seed in (1, 2))
     folder = tmp_path / "adapter"
-    with rig_of(model, Kit().registry, kv_disk=str(tmp_path / "kv")) as rig:
+    with rig_of(model, Kit().registry, page_size=4, kv_disk=str(tmp_path / "kv")) as rig:
 
         def ask(name: str, **request: Any) -> tuple[list[int], int]:
             rig.engine.reset_prefix_cache()

@@ -99,7 +99,7 @@ def test_embeddings_and_texts_come_out_the_same_beside_each_other(tmp_path: Path
 
 def test_a_prompt_that_was_read_is_not_read_again_where_its_end_is_enough(tmp_path: Path) -> None:
     prompt = random_ids(random.Random(3), 30)
-    with rig_of(tiny_model(tmp_path, "LlamaForCausalLM")) as rig:
+    with rig_of(tiny_model(tmp_path, "LlamaForCausalLM"), page_size=4) as rig:
         rig.tokens([prompt], greedy(2))
         for task, cached in (("embed", 28), ("token_embed", 0)):
             request_id = rig.add(prompt, PoolingParams(task=task))

@@ -55,7 +55,8 @@ def expected(folder: Path) -> list[list[int]]:
 def drafting(folder: Path, drafter: ReplayDrafter, acceptance: str) -> Any:
     config = {"method": "replay", "num_speculative_tokens": 3, "adaptive": False, "acceptance": acceptance}
     found = with_drafter(registry.load(None), drafter)
-    return rig_of(folder, found, speculative_config=config, max_num_batched_tokens=128)  # drafts for everyone
+    sizes = {"page_size": 4, "max_num_batched_tokens": 128}  # drafts for everyone
+    return rig_of(folder, found, speculative_config=config, **sizes)
 
 
 def answers(rig: Rig, drafter: ReplayDrafter, expected: list[list[int]]) -> list[list[int]]:

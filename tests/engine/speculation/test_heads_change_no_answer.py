@@ -77,7 +77,8 @@ def test_sequences_that_find_no_pages_are_drafted_for_later(
 ) -> None:
     monkeypatch.setattr("quire_drafters.heads.feature_drafter.MAX_PAIRS", 8)
     head = random_eagle(tmp_path / "head")
-    with drafted_rig(folder, "eagle", head, max_num_batched_tokens=64, max_model_len=64) as (rig, proposals):
+    sizes = {"page_size": 4, "max_num_batched_tokens": 64, "max_model_len": 64}
+    with drafted_rig(folder, "eagle", head, **sizes) as (rig, proposals):
         assert proposals.built.num_pages == 17  # those of one sequence
         assert shown(answered(rig)) == shown(expected)
         rig.engine.step()

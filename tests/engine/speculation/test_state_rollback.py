@@ -94,7 +94,7 @@ def test_drafts_change_no_answer(
 def test_right_drafts_save_steps_and_wrong_ones_cost_none(root: Path, kind: str, expected: list[list[int]]) -> None:
     for spoiled, steps in ((0.0, 1 + 5), (1.0, 1 + 24)):  # the first step ends at the last page of the prompt
         drafter = ReplayDrafter({tuple(PROMPTS[0]): [expected[0]]}, spoiled, vocab=1)
-        settings = {"max_num_batched_tokens": 64, "load_format": "dummy", **drafting(drafter)}
+        settings = {"max_num_batched_tokens": 64, "page_size": 4, "load_format": "dummy", **drafting(drafter)}
         with rig_of(hybrid_folder(root, kind), **settings) as rig:
             assert rig.tokens([PROMPTS[0]], greedy(24, ignore_eos=True)) == [expected[0]]
             assert rig.engine.stats().num_steps_total == steps

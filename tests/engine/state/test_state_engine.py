@@ -95,7 +95,7 @@ def test_preempted_seqs_resume_with_their_state(root: Path, kind: str, preemptio
 
 
 def test_a_prompt_is_found_in_the_cache_up_to_its_last_page_or_where_prompts_part(root: Path) -> None:
-    with hybrid_engine(root, state_checkpoint_interval=8) as rig:
+    with hybrid_engine(root, page_size=4, state_checkpoint_interval=8) as rig:
         rng = random.Random(5)
         shared, tails = random_ids(rng, 22), [random_ids(rng, 9) for _ in range(4)]
         assert cached(rig, shared + tails[0]) == 0
@@ -201,7 +201,7 @@ def test_only_the_request_that_makes_a_step_raise_fails(root: Path) -> None:
 
 
 def test_adapters_have_states_of_their_own(root: Path) -> None:
-    with hybrid_engine(root) as rig:
+    with hybrid_engine(root, page_size=4) as rig:
         adapter = lora_on_state(root / "adapter")
         info = rig.engine.load_adapter("a", adapter)
         use = (WeightedAdapter(AdapterRef(name="a", revision=info.revision)),)

@@ -169,6 +169,7 @@ def _steps(model: Any, inputs: dict[str, Tensor], answer: Sequence[int]) -> Iter
     """
     if "video_grid_thw" in inputs and "second_per_grid_ts" in signature(model.model.forward).parameters:
         inputs["second_per_grid_ts"] = torch.ones(len(inputs["video_grid_thw"]))
+    model.model.rope_deltas = None  # that of the prompt before, which a text without pictures would be given
     step = model(**inputs, use_cache=True)
     yield step.logits[0]
     for at in count():

@@ -78,7 +78,7 @@ def test_a_cache_hit_that_ends_within_a_medium_computes_the_rest_of_it(
     folder: Path, found: Registry, inputs: MultimodalProcessor, reference: Any
 ) -> None:
     prompt = prompt_of(inputs, folder, "<points>", cloud(3, 11))
-    with rig_of(folder, found) as rig:
+    with rig_of(folder, found, page_size=4) as rig:
         run(rig, [prompt])
         request_id = rig.add(prompt, greedy(8, ignore_eos=True))
         answer = rig.drain()[request_id, 0]
