@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <type_traits>
 
 #include "machine.hpp"
 
@@ -33,24 +34,9 @@ namespace quire {
 // x rounded to T, as by a store and a load
 template <class T>
 inline F16 rounded(F16 x) {
+  if constexpr (std::is_same_v<T, bf16>) return rounded_to_bf16(x);
   return x;
 }
-#if defined(__aarch64__)
-template <>
-inline F16 rounded<bf16>(F16 x) {
-  return rounded_to_bf16(x);
-}
-#elif defined(__AVX512F__)
-template <>
-inline F16 rounded<bf16>(F16 x) {
-  return widen(narrow(x));
-}
-#else
-template <>
-inline F16 rounded<bf16>(F16 x) {
-  return {widen(narrow(x.a)), widen(narrow(x.b))};
-}
-#endif
 
 inline F16 zero() { return set1(0.0f); }
 template <class T>

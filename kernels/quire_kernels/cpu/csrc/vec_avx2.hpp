@@ -97,18 +97,20 @@ inline F16 load(const bf16* p) {
   const __m128i* q = reinterpret_cast<const __m128i*>(p);
   return {widen(_mm_loadu_si128(q)), widen(_mm_loadu_si128(q + 1))};
 }
-inline __m128i narrow(__m256 x) {  // round to nearest, ties to even; NaN stays NaN
+// x rounded to bfloat16, to nearest, ties to even, in the upper halves of lanes. NaN stays NaN.
+inline __m256i rounded_bits(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  up = _mm256_srli_epi32(_mm256_blendv_epi8(up, _mm256_set1_epi32(0x7fc00000), nan), 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  return _mm256_or_si256(up, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
 }
+inline __m256 rounded_to_bf16(__m256 x) {
+  return _mm256_and_ps(_mm256_castsi256_ps(rounded_bits(x)), _mm256_castsi256_ps(_mm256_set1_epi32(-65536)));
+}
+inline F16 rounded_to_bf16(F16 x) { return {rounded_to_bf16(x.a), rounded_to_bf16(x.b)}; }
 inline void store(bf16* p, F16 x) {
-  __m128i* q = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(q, narrow(x.a));
-  _mm_storeu_si128(q + 1, narrow(x.b));
+  const __m256i a = _mm256_srli_epi32(rounded_bits(x.a), 16), b = _mm256_srli_epi32(rounded_bits(x.b), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
 }
 inline F16 dot(F16 acc, U16 x, U16 y, float) {
   return {_mm256_fmadd_ps(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(y.a), acc.a),

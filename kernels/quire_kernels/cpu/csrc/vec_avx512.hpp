@@ -100,17 +100,21 @@ inline U16 widened(U16 x) {
 
 #if defined(__AVX512BF16__)
 inline __m256i narrow(F16 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)); }
+inline F16 rounded_to_bf16(F16 x) { return widen(narrow(x)); }
 inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
   return {_mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))};
 }
 #else
-inline __m256i narrow(F16 x) {  // round to nearest, ties to even; NaN stays NaN
-  const __m512i bits = _mm512_castps_si512(x.v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, _mm512_set1_epi32(0x7fc00000)), 16));
+// x rounded to bfloat16, to nearest, ties to even, in the upper halves of lanes. NaN becomes a quiet NaN.
+inline __m512i rounded_bits(F16 x) {
+  const __m512i bits = _mm512_castps_si512(x.v), below_half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __m512i up = _mm512_mask_sub_epi32(below_half, odd, below_half, _mm512_set1_epi32(-1));
+  // four bits for each kind of number, NaNs first: 2 for a quiet NaN of x, 0 for the first operand
+  return _mm512_castps_si512(_mm512_fixupimm_ps(_mm512_castsi512_ps(up), x.v, _mm512_set1_epi32(0x22), 0));
 }
+inline F16 rounded_to_bf16(F16 x) { return {_mm512_castsi512_ps(widened<1>(rounded_bits(x)))}; }
+inline __m256i narrow(F16 x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(x), 16)); }
 inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
   return dot(dot(acc, widened<0>(a), widened<0>(b), float{}), widened<1>(a), widened<1>(b), float{});
 }
@@ -120,7 +124,9 @@ inline void store(bf16* p, F16 x, F16 y) {  // as one store, so that a load of b
 #if defined(__AVX512BF16__)
   _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.v, x.v)));
 #else
-  _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(narrow(x)), narrow(y), 1));
+  const __m512i both = _mm512_packus_epi32(_mm512_srli_epi32(rounded_bits(x), 16), _mm512_srli_epi32(rounded_bits(y), 16));
+  alignas(64) static constexpr int64_t IN_ORDER[] = {0, 2, 4, 6, 1, 3, 5, 7};
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi64(_mm512_loadu_si512(IN_ORDER), both));
 #endif
 }
 

@@ -71,7 +71,7 @@ EMULATED Register of(__m512bh x) { Register r; r.b = x; return r; }
   }
 
 INTEGERS(add_epi16) INTEGERS(add_epi32) INTEGERS(sub_epi8) INTEGERS(sub_epi32)
-INTEGERS(madd_epi16) INTEGERS(maddubs_epi16) INTEGERS(shuffle_epi8)
+INTEGERS(madd_epi16) INTEGERS(maddubs_epi16) INTEGERS(packus_epi32) INTEGERS(shuffle_epi8)
 INTEGERS(unpacklo_epi32) INTEGERS(unpackhi_epi32) INTEGERS(unpacklo_epi64) INTEGERS(unpackhi_epi64)
 BITS_OF(and) BITS_OF(or) BITS_OF(xor)
 SHIFT(slli_epi16) SHIFT(slli_epi32) SHIFT(srli_epi16) SHIFT(srli_epi32) SHIFT(srai_epi16) SHIFT(srai_epi32)
@@ -134,6 +134,22 @@ EMULATED __m512i _mm512_mask_blend_epi32(__mmask16 mask, __m512i a, __m512i b) {
   for (int i = 0; i < 16; i++) x.int32[i] = mask >> i & 1 ? y.int32[i] : x.int32[i];
   return x.i;
 }
+EMULATED __m512i _mm512_mask_sub_epi32(__m512i others, __mmask16 mask, __m512i a, __m512i b) {
+  return _mm512_mask_blend_epi32(mask, others, _mm512_sub_epi32(a, b));
+}
+EMULATED __mmask16 _mm512_test_epi32_mask(__m512i a, __m512i b) {
+  const Register x = of(_mm512_and_si512(a, b));
+  int found = 0;
+  for (int i = 0; i < 16; i++) found |= (x.int32[i] != 0) << i;
+  return static_cast<__mmask16>(found);
+}
+EMULATED __m512 _mm512_fixupimm_ps(__m512 a, __m512 b, __m512i table, int) {  // of tables that make NaN quiet and keep others
+  Register x = of(a);
+  const Register y = of(b), kinds = of(table);
+  for (int i = 0; i < 16; i++)
+    if (y.floats[i] != y.floats[i] && kinds.uint32[i] == 0x22) x.uint32[i] = y.uint32[i] | 1u << 22;
+  return x.f;
+}
 EMULATED __m512i _mm512_permutex2var_epi32(__m512i a, __m512i index, __m512i b) {
   const Register x = of(a), y = of(b), at = of(index);
   Register found;
@@ -158,6 +174,11 @@ EMULATED __m512 _mm512_permutexvar_ps(__m512i places, __m512 a) {
   Register x = of(a), at = of(places), y;
   for (int i = 0; i < 16; i++) y.int32[i] = x.int32[at.int32[i] & 15];
   return y.f;
+}
+EMULATED __m512i _mm512_permutexvar_epi64(__m512i places, __m512i a) {
+  Register x = of(a), at = of(places), y;
+  for (int i = 0; i < 8; i++) y.int64[i] = x.int64[at.int64[i] & 7];
+  return y.i;
 }
 EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int how) {
   Register x = of(a), y = of(b), z;

@@ -71,6 +71,7 @@
 #define _mm512_dpbusd_epi32 emulated::_mm512_dpbusd_epi32
 #define _mm512_extractf32x8_ps emulated::_mm512_extractf32x8_ps
 #define _mm512_extracti64x4_epi64 emulated::_mm512_extracti64x4_epi64
+#define _mm512_fixupimm_ps emulated::_mm512_fixupimm_ps
 #define _mm512_fmadd_ps emulated::_mm512_fmadd_ps
 #define _mm512_fnmadd_ps emulated::_mm512_fnmadd_ps
 #define _mm512_inserti64x4 emulated::_mm512_inserti64x4
@@ -82,6 +83,7 @@
 #define _mm512_mask_blend_epi8 emulated::_mm512_mask_blend_epi8
 #define _mm512_mask_blend_ps emulated::_mm512_mask_blend_ps
 #define _mm512_mask_storeu_ps emulated::_mm512_mask_storeu_ps
+#define _mm512_mask_sub_epi32 emulated::_mm512_mask_sub_epi32
 #define _mm512_mask_sub_epi8 emulated::_mm512_mask_sub_epi8
 #define _mm512_maskz_compress_ps emulated::_mm512_maskz_compress_ps
 #define _mm512_maskz_loadu_ps emulated::_mm512_maskz_loadu_ps
@@ -90,8 +92,11 @@
 #define _mm512_min_ps emulated::_mm512_min_ps
 #define _mm512_mul_ps emulated::_mm512_mul_ps
 #define _mm512_movepi8_mask emulated::_mm512_movepi8_mask
+#define _mm512_test_epi32_mask emulated::_mm512_test_epi32_mask
 #define _mm512_test_epi8_mask emulated::_mm512_test_epi8_mask
 #define _mm512_or_si512 emulated::_mm512_or_si512
+#define _mm512_packus_epi32 emulated::_mm512_packus_epi32
+#define _mm512_permutexvar_epi64 emulated::_mm512_permutexvar_epi64
 #define _mm512_permutexvar_epi8 emulated::_mm512_permutexvar_epi8
 #define _mm512_permutexvar_ps emulated::_mm512_permutexvar_ps
 #define _mm512_rcp14_ps emulated::_mm512_rcp14_ps

@@ -4,17 +4,16 @@
 // no longer than that stream. With many, tile after tile of tokens uses a panel of a while it is in the first-level
 // cache.
 #pragma once
+#include "gemm/gemm_vector.hpp"
 #include "tile_heights.hpp"
 
 namespace quire {
 
-// Maximum tokens of a tile, with two panels or two sums each.
+// Maximum tokens of a tile of a, sums of each of them, and maximum tokens that decompress b in registers.
 #if defined(__AVX512F__)
-constexpr int MAX_TILE_ENTRIES = 12;  // 24 sums, two weights, and x: 27 of 32 registers
 constexpr int MAX_SHRINK_ENTRIES = 6, SUMS = 4;
-constexpr int FEW_ENTRIES = 6;
+constexpr int FEW_ENTRIES = FACTORS<bf16> > 1 ? 3 : 6;
 #else
-constexpr int MAX_TILE_ENTRIES = 2;
 constexpr int MAX_SHRINK_ENTRIES = 2, SUMS = 2;
 constexpr int FEW_ENTRIES = 1;
 #endif
@@ -26,7 +25,7 @@ struct Vectors {
   // uncompressed at `left` if that is given. Neighboring units are summed separately, because a single row would
   // wait for its own sum. (All loops over rows are unrolled: otherwise their sums would be in memory.)
   template <int ROWS>
-  static void shrink_rows(const X* const* x, const float* weights, SequentialReader& reader, int64_t units,
+  [[gnu::noinline]] static void shrink_rows(const X* const* x, const float* weights, SequentialReader& reader, int64_t units,
                           uint32_t* left, X* out, int64_t stride) {
     SequentialReader vectors = reader;  // a copy, whose fields stay in registers
     constexpr int P = PER_UNIT<T>;
@@ -74,57 +73,69 @@ struct Vectors {
       });
   }
 
-  // Two panels of outputs (`panel` and the next), added to y for ROWS entries starting at `first`. All of y is
-  // read before any is written: rows are often a multiple of 2 KiB apart, and a load waits for a store to such an
-  // address. WHOLE: both panels are full and there is neither scale nor shift.
+  // Adds panels of outputs from … end-1 to y for ROWS entries starting at `first`. All of y is read before any is written:
+  // rows are often a multiple of 2 KiB apart, and a load waits for a store to such an address. A function of its own for
+  // each number of rows, so that sums stay in registers. WHOLE: panels are full and there is neither scale nor shift.
   template <int ROWS, bool WHOLE, class Y>
-  static void expand_rows(const Slice& slice, const uint32_t* panel, const Entries<Y>& entries, int64_t first,
-                          const X* middle, int64_t width, int64_t at) {
-    const Pair<WHOLE> pair{slice, at};
-    F16 left[ROWS], right[ROWS];
+  [[gnu::noinline]] static void expand_rows(const Slice& slice, const uint32_t* panel, const Entries<Y>& entries, int64_t first,
+                                            const X* middle, int64_t width, int64_t from, int64_t end) {
+    constexpr int HALVES = halves_of(ROWS);
+    const int64_t units = slice.units;
+    if (WHOLE && units < 1) __builtin_unreachable();  // or compilers keep a second copy of the sums
     Y* y[ROWS];
+    for (int r = 0; r < ROWS; r++) y[r] = entries.y.row(entries.tokens[first + r], 0) + slice.start;
+    for (int64_t at = from; at < end; at += HALVES * LANES, panel += HALVES * units * LANES) {
+      const Outputs<HALVES, WHOLE> outputs(slice, at);
+      F16 sums[ROWS][HALVES];
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-      y[r] = entries.y.row(entries.tokens[first + r], 0) + slice.start;
-      pair.load(y[r], entries.weights[first + r], left[r], right[r]);
-    }
-    const uint32_t* next = pair.right ? panel + slice.units * LANES : panel;
-    for (int64_t u = 0; u < slice.units; u++) {
-      const U16 w0 = streamed(panel + u * LANES), w1 = streamed(next + u * LANES);
+      for (int r = 0; r < ROWS; r++) {
+        prefetch_l1(y[r] + at + 2 * HALVES * LANES);
+        outputs.load(y[r], entries.weights[first + r], sums[r]);
+      }
+      RowPositions<ROWS> rows(middle, width * static_cast<int64_t>(sizeof(X)));
+      for (int64_t u = 0; u < units; u++, rows.advance(4 * FACTORS<T>)) {
+        U16 w[HALVES];
 #pragma GCC unroll 2
-      for (int part = 0; part < FACTORS<T>; part++) {
-        const U16 u0 = factor<T>(w0, part), u1 = factor<T>(w1, part);
+        for (int h = 0; h < HALVES; h++) w[h] = streamed(panel + (outputs.count[h] ? h * units + u : u) * LANES);
+#pragma GCC unroll 2
+        for (int part = 0; part < FACTORS<T>; part++) {
+          asm("" ::: "memory");  // or compilers load ranks in advance, into registers that sums need
+          U16 unit[HALVES];
+#pragma GCC unroll 2
+          for (int h = 0; h < HALVES; h++) unit[h] = factor<T>(w[h], part);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-          const U16 a = same_unit(middle + r * width + u * PER_UNIT<T> + part);
-          left[r] = dot(left[r], a, u0, X{});
-          right[r] = dot(right[r], a, u1, X{});
+          for (int r = 0; r < ROWS; r++) {
+            const U16 a = same_unit(rows[r] + 4 * part);
+#pragma GCC unroll 2
+            for (int h = 0; h < HALVES; h++) sums[r][h] = dot(sums[r][h], a, unit[h], X{});
+          }
         }
       }
-    }
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
+      for (int r = 0; r < ROWS; r++) outputs.store(y[r], sums[r]);
+    }
   }
 
   // `expand_rows` for panels in groups, which are read in order and decompressed in registers.
   template <int ROWS, bool WHOLE, class Y>
   static void expand_groups(const Slice& slice, SequentialReader& vectors, const Entries<Y>& entries, const X* middle,
                             int64_t width, int64_t at) {
-    const Pair<WHOLE> pair{slice, at};
-    F16 left[ROWS], right[ROWS];
+    const Outputs<2, WHOLE> outputs(slice, at);
+    F16 sums[ROWS][2];
     Y* y[ROWS];
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
       y[r] = entries.y.row(entries.tokens[r], 0) + slice.start;
-      pair.load(y[r], entries.weights[r], left[r], right[r]);
+      outputs.load(y[r], entries.weights[r], sums[r]);
     }
-    add_panel<ROWS>(vectors, slice.units, middle, width, left);
-    if (pair.right) add_panel<ROWS>(vectors, slice.units, middle, width, right);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++)
+      if (outputs.count[h]) add_panel<ROWS>(vectors, slice.units, middle, width, h, sums);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
+    for (int r = 0; r < ROWS; r++) outputs.store(y[r], sums[r]);
   }
   template <int ROWS>
-  static void add_panel(SequentialReader& vectors, int64_t units, const X* middle, int64_t width, F16 (&sums)[ROWS]) {
+  static void add_panel(SequentialReader& vectors, int64_t units, const X* middle, int64_t width, int h, F16 (&sums)[ROWS][2]) {
     for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
       const SequentialReader::Group w = vectors.group();
 #pragma GCC unroll 4
@@ -134,7 +145,7 @@ struct Vectors {
           const U16 unit = factor<T>(w.vectors[i], part);
 #pragma GCC unroll 16
           for (int r = 0; r < ROWS; r++)
-            sums[r] = dot(sums[r], same_unit(middle + r * width + (u + i) * PER_UNIT<T> + part), unit, X{});
+            sums[r][h] = dot(sums[r][h], same_unit(middle + r * width + (u + i) * PER_UNIT<T> + part), unit, X{});
         }
     }
   }
@@ -148,7 +159,7 @@ struct Vectors {
     for (; at < outputs; at += 2 * LANES) expand_groups<ROWS, false>(slice, vectors, entries, middle, width, at);
   }
 
-  // Compressed panels are decompressed pair by pair for the first tile of entries.
+  // Compressed panels are decompressed in blocks, each for all entries.
   template <class Y>
   void expand(const Slice& slice, const Entries<Y>& entries, const X* middle, int64_t width) const {
     static thread_local ScratchBuffer<uint32_t> buffer;
@@ -160,17 +171,12 @@ struct Vectors {
     SequentialReader vectors(slice.b);
     for (int64_t from = 0; from < outputs; from += some) {
       const int64_t end = std::min(outputs, from + some);
-      const uint32_t* panels = slice.b.book ? buffer.data() : static_cast<const uint32_t*>(slice.b.at);
-      each_tile_of<MAX_TILE_ENTRIES>(entries.count, [&](int64_t r, auto rows) {
+      const int64_t whole_end = std::clamp(whole, from, end);
+      const uint32_t* panels = vectors.decompress((end - from + LANES - 1) / LANES * slice.units, buffer.data());
+      each_tile_of<MAX_ROWS>(entries.count, [&](int64_t r, auto rows) {
         const X* ranks = middle + r * width + slice.first;
-        int64_t at = from;
-        const auto panel = [&] {
-          const int64_t before = (at - from) * slice.units, here = std::min<int64_t>(2, (end - at + LANES - 1) / LANES);
-          if (slice.b.book && !r) vectors.decompress(here * slice.units, buffer.data() + before);
-          return panels + before;
-        };
-        for (; at < std::min(whole, end); at += 2 * LANES) expand_rows<rows, true>(slice, panel(), entries, r, ranks, width, at);
-        for (; at < end; at += 2 * LANES) expand_rows<rows, false>(slice, panel(), entries, r, ranks, width, at);
+        expand_rows<rows, true>(slice, panels, entries, r, ranks, width, from, whole_end);
+        expand_rows<rows, false>(slice, panels + (whole_end - from) * slice.units, entries, r, ranks, width, whole_end, end);
       });
     }
   }
@@ -181,27 +187,33 @@ struct Vectors {
     return load_units(units);
   }
 
-  // Two groups of 16 outputs of a slice, of which some may not exist.
-  template <bool WHOLE>
-  struct Pair {
-    Pair(const Slice& slice, int64_t at) : slice(slice), at(at) {
-      const int64_t here = WHOLE ? 2 * LANES : std::min<int64_t>(2 * LANES, slice.stop - slice.start - at);
-      left = static_cast<int>(std::min<int64_t>(here, LANES)), right = static_cast<int>(here) - left;
+  // Up to two groups of 16 outputs of a slice, of which some may not exist.
+  template <int HALVES, bool WHOLE>
+  struct Outputs {
+    Outputs(const Slice& slice, int64_t at) : slice(slice), at(at) {
+      for (int h = 0; h < HALVES; h++) {
+        const int64_t left = slice.stop - slice.start - at - h * LANES;
+        count[h] = WHOLE ? LANES : static_cast<int>(std::clamp<int64_t>(left, 0, LANES));
+      }
     }
     const Slice& slice;
     const int64_t at;
-    int left, right;
+    int count[HALVES];
 
     template <class Y>
-    void load(const Y* y, float weight, F16& a, F16& b) const {
-      a = WHOLE ? quire::load(y + at) : rescaled(slice, y, at, left, weight);
-      b = WHOLE ? quire::load(y + at + LANES) : right ? rescaled(slice, y, at + LANES, right, weight) : zero();
+    void load(const Y* y, float weight, F16 (&sums)[HALVES]) const {
+#pragma GCC unroll 2
+      for (int h = 0; h < HALVES; h++) {
+        const int64_t i = at + h * LANES;
+        sums[h] = WHOLE ? quire::load(y + i) : count[h] ? rescaled(slice, y, i, count[h], weight) : zero();
+      }
     }
     template <class Y>
-    void store(Y* y, F16 a, F16 b) const {
-      if (WHOLE) return quire::store(y + at, a, b);
-      set(y + at, a, left);
-      if (right) set(y + at + LANES, b, right);
+    void store(Y* y, const F16 (&sums)[HALVES]) const {
+      if constexpr (WHOLE && HALVES == 2) return quire::store(y + at, sums[0], sums[1]);
+#pragma GCC unroll 2
+      for (int h = 0; h < HALVES; h++)
+        if (count[h]) set(y + at + h * LANES, sums[h], count[h]);
     }
   };
 };
