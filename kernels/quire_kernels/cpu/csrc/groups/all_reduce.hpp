@@ -24,18 +24,17 @@ constexpr long SLEEP_NS = 50'000;
 inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   using Clock = std::chrono::steady_clock;
   const SharedWord& word = member.announced(lane, of);
-  const std::atomic<uint64_t>&announced = word.value, &before = word.before;
   const uint64_t attempt = wanted >> ROUND_BITS;
   const auto arrived = [&](uint64_t now) { return now >= wanted && now >> ROUND_BITS == attempt; };
   for (int64_t spin = 0; spin < member.spins; spin++) {
-    if (announced.load(std::memory_order_acquire) >= wanted) break;
+    if (word.value.load(std::memory_order_acquire) >= wanted) break;
     cpu_pause();
   }
   const auto began = Clock::now();
   for (;;) {
-    const uint64_t now = announced.load(std::memory_order_acquire);
+    const uint64_t now = word.value.load(std::memory_order_acquire);
     if (arrived(now)) return true;
-    if (now > wanted) return arrived(before.load(std::memory_order_acquire)) || member.end(GroupState::left);
+    if (now > wanted) return arrived(word.before.load(std::memory_order_acquire)) || member.end(GroupState::left);
     if (member.has_failed()) return member.end(GroupState::failed);
     if (!member.works()) return false;
     const auto waited = Clock::now() - began;

@@ -12,7 +12,7 @@ enum class GroupState : int32_t { working, left, failed, late, differs };
 
 struct alignas(64) SharedWord {
   std::atomic<uint64_t> value, before;
-  std::atomic<uint64_t> bytes[2];  // that the slots of the last two rounds hold
+  std::atomic<uint64_t> bytes[2];  // in the slots of the last two rounds
 };
 
 // What precedes the numbers of each message between two ranks.

@@ -26,7 +26,7 @@ struct Vectors {
   // wait for its own sum. (All loops over rows are unrolled: otherwise their sums would be in memory.)
   template <int ROWS>
   [[gnu::noinline]] static void shrink_rows(const X* const* x, const float* weights, SequentialReader& reader, int64_t units,
-                          uint32_t* left, X* out, int64_t stride) {
+                                            uint32_t* left, X* out, int64_t stride) {
     SequentialReader vectors = reader;  // a copy, whose fields stay in registers
     constexpr int P = PER_UNIT<T>;
     F16 acc[ROWS][SUMS];
