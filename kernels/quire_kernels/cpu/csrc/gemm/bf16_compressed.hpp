@@ -110,17 +110,19 @@ class UpperBytes {
       : all_(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(upper)))) {}
 
   void restore(const uint8_t* from, U16 (&units)[GROUP_VECTORS]) const {
-    const __m256i* bytes = reinterpret_cast<const __m256i*>(from);
-    for (int i = 0; i < 2; i++) {
-      const U16 lower = load_units(from + 64 * i), numbers = load_units(bytes + 4);
-      const auto half = [&](__m256i low, __m256i number, __m256i& first, __m256i& second) {
-        const __m256i upper = of(i ? _mm256_srli_epi16(number, 4) : number);
-        first = _mm256_blendv_epi8(low, upper, _mm256_set1_epi16(-256));
-        second = _mm256_or_si256(_mm256_slli_epi16(upper, 8), _mm256_srli_epi16(low, 8));
-      };
-      half(lower.a, numbers.a, units[2 * i].a, units[2 * i + 1].a);
-      half(lower.b, numbers.b, units[2 * i].b, units[2 * i + 1].b);
+#pragma GCC unroll 2
+    for (int pair = 0; pair < 2; pair++) {
+      const U16 first = restore_part(from, pair, 0), second = restore_part(from, pair, 1);
+      units[2 * pair] = {first.a, second.a}, units[2 * pair + 1] = {first.b, second.b};
     }
+  }
+  // Half `part` of each vector of a pair: 8 lanes of the first vector, and those of the second.
+  U16 restore_part(const uint8_t* from, int pair, int part) const {
+    const __m256i* at = reinterpret_cast<const __m256i*>(from) + part;
+    const __m256i lower = _mm256_loadu_si256(at + 2 * pair), numbers = _mm256_loadu_si256(at + 4);
+    const __m256i upper = of(pair ? _mm256_srli_epi16(numbers, 4) : numbers);
+    return {_mm256_blendv_epi8(lower, upper, _mm256_set1_epi16(-256)),
+            _mm256_or_si256(_mm256_slli_epi16(upper, 8), _mm256_srli_epi16(lower, 8))};
   }
 
  private:

@@ -4,21 +4,23 @@
 #include "gemm/packed_compressed.hpp"
 #include "gemm/gemm_groups.hpp"
 #include "gemm/gemm_vector.hpp"
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include "gemm/compressed_parts.hpp"
+#endif
 
 namespace quire {
 
 constexpr int64_t STREAM_AHEAD = 4096;
+#if !defined(__AVX2__) || defined(__AVX512F__)
 // Up to so many rows decompress what each tile of them reads, beside their products.
 #if defined(__AVX512BF16__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 48;
 #elif defined(__AVX512F__)
 constexpr int64_t FEW_COMPRESSED_ROWS = 11;
-#elif defined(__AVX2__)
-constexpr int64_t FEW_COMPRESSED_ROWS = 2;
 #else
 constexpr int64_t FEW_COMPRESSED_ROWS = 10;
 #endif
-constexpr int MAX_COMPRESSED_ROWS = std::min<int>(MAX_ROWS, FEW_COMPRESSED_ROWS);  // of a tile
+constexpr int passes_of(int64_t) { return 1; }  // of a tile over a panel
 
 // Sums of ROWS rows and one panel.
 template <int ROWS>
@@ -55,18 +57,19 @@ template <int ROWS>
   }
 }
 
-template <int MAX = MAX_COMPRESSED_ROWS>
-inline void sum_some_compressed(int64_t rows, const RowElement<bf16>* x, int64_t stride, const CompressedPanelReader& reader,
-                             int64_t count, float* sums, PrefetchStream stream, PrefetchStream queue) {
+template <int MAX = std::min<int>(MAX_ROWS, FEW_COMPRESSED_ROWS)>
+inline void sum_some_compressed(int64_t rows, const RowElement<bf16>* x, int64_t stride, const PanelCodebook& book, const uint32_t* w,
+                                int64_t units, float* sums, PrefetchStream stream, PrefetchStream queue) {
   if constexpr (MAX > 1) {
-    if (rows < MAX) return sum_some_compressed<MAX - 1>(rows, x, stride, reader, count, sums, stream, queue);
+    if (rows < MAX) return sum_some_compressed<MAX - 1>(rows, x, stride, book, w, units, sums, stream, queue);
   }
-  sum_compressed_rows<MAX>(x, stride, reader, count, sums, stream, queue);
+  sum_compressed_rows<MAX>(x, stride, CompressedPanelReader(book, w), units, sums, stream, queue);
 }
+#endif
 
 struct CompressedRows {
   using Row = RowElement<bf16>;
-  static constexpr int64_t ROWS = MAX_COMPRESSED_ROWS;
+  static constexpr int64_t ROWS = std::min<int64_t>(MAX_ROWS, FEW_COMPRESSED_ROWS);
   static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
   const PanelCodebook& book;
 
@@ -74,8 +77,8 @@ struct CompressedRows {
   void sums(const GemmTile& tile, int64_t panel, const Row* x, int64_t stride, const uint32_t* w, int64_t units,
             PrefetchQueue& queue, float* out, Between&&, Terms&&) const {
     const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
-    sum_some_compressed(tile.count, x, stride, CompressedPanelReader(book, w), units, out,
-                        tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
+    sum_some_compressed(tile.count, x, stride, book, w, units, out,
+                        tile.tiles * passes_of(tile.count) == 1 ? stream : tile.beside(panel), queue.next(units));
   }
 };
 

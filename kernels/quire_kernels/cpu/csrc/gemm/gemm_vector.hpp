@@ -59,7 +59,7 @@ constexpr int MAX_ROWS = 12;  // 24 sums, two weights, one x: 27 of 32 registers
 constexpr int halves_of(int) { return 2; }
 #elif defined(__AVX2__)
 constexpr int MAX_ROWS = 6;  // 12 of 16 registers for sums, two for weights, one for x
-constexpr int halves_of(int rows) { return rows <= 2 ? 2 : 1; }
+constexpr int halves_of(int rows) { return rows <= 3 ? 2 : 1; }
 #else
 constexpr int MAX_ROWS = 2;
 constexpr int halves_of(int) { return 2; }
