@@ -20,10 +20,13 @@ template <class T>
 struct VectorLines {
   using X = RowElement<T>;
   static constexpr int P = PER_UNIT<T>;
+  // Vectors of sums of each line: so many that multiply-adds need not wait for each other, and that there are registers.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  static constexpr int AT_ONCE = 1;  // vectors of sums of a line: two registers each, of 16
+  static constexpr int at_once(int lines) { return 4 / lines; }  // in two of 16 registers each
+  static void prefetch(const void* at) { prefetch_l2(at); }  // which can wait for more lines at once than the first level
 #else
-  static constexpr int AT_ONCE = 4;
+  static constexpr int at_once(int) { return 4; }
+  static void prefetch(const void* at) { prefetch_l1(at); }
 #endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = false;
 
@@ -33,7 +36,7 @@ struct VectorLines {
   static void prefetch_two(const Block<T>& block, int group, int64_t line) {
     constexpr int64_t LINE = LANES * P;
     const T *keys = block.next_keys[group] + line * LINE, *values = block.next_values[group] + line * LINE;
-    prefetch_l1(keys), prefetch_l1(keys + LINE), prefetch_l1(values), prefetch_l1(values + LINE);
+    prefetch(keys), prefetch(keys + LINE), prefetch(values), prefetch(values + LINE);
   }
 
   // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups from `first` on; missing ones repeat the last.
@@ -69,17 +72,15 @@ struct VectorLines {
   template <int LINES>
   static void scores_of(const X* q, int64_t dim, const Block<T>& block, float* scores) {
     const int groups = block.groups() <= GROUPS / 2 ? GROUPS / 2 : GROUPS;
-    if constexpr (AT_ONCE < GROUPS / 2)
-      for (int g = 0; g < groups; g += AT_ONCE) scores_of_groups<LINES, AT_ONCE>(q, dim, block, g, scores);
-    else if (groups <= GROUPS / 2)
-      scores_of_groups<LINES, GROUPS / 2>(q, dim, block, 0, scores);
-    else
-      scores_of_groups<LINES, GROUPS>(q, dim, block, 0, scores);
+    constexpr int AT_ONCE = std::min(GROUPS / 2, at_once(LINES));
+    if (at_once(LINES) == GROUPS && groups == GROUPS) return scores_of_groups<LINES, GROUPS>(q, dim, block, 0, scores);
+    for (int g = 0; g < groups; g += AT_ONCE) scores_of_groups<LINES, AT_ONCE>(q, dim, block, g, scores);
   }
 
   // out [lines, stride] += weights [lines, BLOCK] · values, for VECTORS vectors of every line
   template <int LINES, int VECTORS>
   static void add_vectors(const X* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
+    constexpr int EVERY = 4 / VECTORS;  // passes are so many times as many as with four vectors
     F16 acc[LINES][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < LINES * VECTORS; i++)
@@ -87,7 +88,8 @@ struct VectorLines {
     for (int g = 0; g < block.groups(); g++)
       for (int u = 0; u < GROUP / P; u++) {
         const T* row = block.values[g] + (u * stride + d) * P;
-        if (VECTORS == 4 || u % 4 == 0) prefetch_two(block, 2 + g / 2, (g % 2 * GROUP / P + u + d / VECTORS / LANES * GROUP) * 2);
+        if (u % EVERY == 0)
+          prefetch_two(block, 2 + g / 2, ((d / LANES / VECTORS * 2 + g % 2) * (GROUP / P) + u) / EVERY * 2);
 #pragma GCC unroll 2
         for (int part = 0; part < FACTORS<T>; part++) {
           U16 v[VECTORS];
@@ -108,6 +110,7 @@ struct VectorLines {
 
   template <int LINES>
   static void add_values(const X* weights, const Block<T>& block, int64_t stride, float* out) {
+    constexpr int AT_ONCE = at_once(LINES);
     int64_t d = 0;
     for (; d + AT_ONCE * LANES <= stride; d += AT_ONCE * LANES) add_vectors<LINES, AT_ONCE>(weights, block, stride, d, out);
     for (; d < stride; d += LANES) add_vectors<LINES, 1>(weights, block, stride, d, out);
