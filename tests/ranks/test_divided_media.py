@@ -22,7 +22,12 @@ PICTURES, SOUNDS = picture_families(), sound_families()
 
 
 def check(model: MediaModel) -> None:
-    settings = {**model.settings, "num_pages": 600, "max_num_batched_tokens": max(33, model.least_step)}
+    settings = {
+        **model.settings,
+        "page_size": 16,
+        "num_pages": 150,
+        "max_num_batched_tokens": max(33, model.least_step),
+    }
     one, two = on_one_and_several(model.folder, plugins(), lambda rig: media_answers(model, plugins(), rig), **settings)
     assert two == one
     assert len({tuple(tokens) for tokens in one}) > 2

@@ -41,10 +41,10 @@ def test_logprobs_are_those_of_the_model(llama: Model, roomy: Rig) -> None:
         assert answer.last.cumulative_logprob == pytest.approx(sum(e.logprob for e in answer.logprobs))
 
 
-@pytest.mark.parametrize("num_pages", [3000, 40])
+@pytest.mark.parametrize("num_pages", [750, 10])
 def test_prompt_logprobs_are_those_of_the_model(llama: Model, num_pages: int) -> None:
     prompts = related_prompts(8, seed=6)
-    with rig_of(llama.folder, num_pages=num_pages) as rig:
+    with rig_of(llama.folder, page_size=16, num_pages=num_pages) as rig:
         rig.tokens(prompts[:2], greedy(4))  # their beginnings are cached now, and must be scored all the same
         ids = [rig.add(prompt, greedy(20, prompt_logprobs=2)) for prompt in prompts]
         answers = rig.drain()
@@ -92,7 +92,7 @@ def with_eos(model: Model, eos: int, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.0, 2.0, -1.0])
-@pytest.mark.parametrize("num_pages", [60, 3000])
+@pytest.mark.parametrize("num_pages", [15, 750])
 def test_beam_search_that_may_end_finds_what_transformers_finds(
     llama: Model, tmp_path: Path, num_pages: int, penalty: float
 ) -> None:
@@ -100,7 +100,7 @@ def test_beam_search_that_may_end_finds_what_transformers_finds(
     eos = llama.generate(tuple(prompts[0]), num_beams=3, max_new_tokens=8)[0][3]
     settings: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12, "eos_token_id": eos, "early_stopping": "never"}
     settings |= {"num_return_sequences": 3, "length_penalty": penalty}
-    with rig_of(with_eos(llama, eos, tmp_path), num_pages=num_pages) as rig:
+    with rig_of(with_eos(llama, eos, tmp_path), page_size=16, num_pages=num_pages) as rig:
         params = BeamSearchParams(beam_width=3, max_tokens=12, length_penalty=penalty)
         ids = [rig.add(prompt, params) for prompt in prompts]
         answers = rig.drain()

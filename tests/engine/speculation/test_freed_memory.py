@@ -45,7 +45,13 @@ def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> Non
     assert min(drafts, with_state) > 2_000
 
 
-SIZES: dict[str, Any] = {"max_num_seqs": 8, "num_pages": 60, "max_num_batched_tokens": 40, "max_model_len": 120}
+SIZES: dict[str, Any] = {
+    "max_num_seqs": 8,
+    "page_size": 16,
+    "num_pages": 16,
+    "max_num_batched_tokens": 40,
+    "max_model_len": 120,
+}
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "attention only"])

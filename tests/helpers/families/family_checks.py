@@ -31,8 +31,8 @@ from quire_testing.tiny import byte_tokenizer, reference_model, save
 
 TOLERANCE = 1e-4
 NEW_TOKENS = 12
-ROOMY, TIGHT = 400, 26
-"""Pages of 4 tokens: for every seq at once, and for fewer seqs than there are, so that some are preempted."""
+TIGHT = 7
+"""Pages of 16 tokens, for fewer seqs than there are, so that some are preempted."""
 
 
 def check_family(case: FamilyCase, root: Path) -> None:
@@ -150,8 +150,8 @@ def _config(case: FamilyCase) -> dict[str, Any]:
 def _check_tokens(family: Family) -> None:
     """Greedy tokens of engines with chunks of 7, 33 and 1 tokens, with room, with recomputed and swapped seqs."""
     prompts = _seqs(30, 28, 25, 33)
-    with _engine(family, num_pages=ROOMY, max_num_batched_tokens=7) as rig:
-        run_first_step(rig.engine.loaded, page_size=4)  # as after a load, which changes nothing
+    with _engine(family, max_num_batched_tokens=7) as rig:
+        run_first_step(rig.engine.loaded, page_size=16)  # as after a load, which changes nothing
         found = _answers(rig, prompts)
         _check_greedy(family, prompts, found, False)
         kinds = len({token for tokens in found for token in tokens})
@@ -160,9 +160,9 @@ def _check_tokens(family: Family) -> None:
             _check_adapted_tokens(rig, family, prompts, found)
         _check_prefix_hits(rig, family, prompts[0])
         pickle.loads(pickle.dumps(rig.engine.loaded.names))  # as processes that compile grammars receive it
-    with _engine(family, num_pages=ROOMY, max_num_batched_tokens=1) as rig:
+    with _engine(family, max_num_batched_tokens=1) as rig:
         assert _answers(rig, prompts[2:3]) == found[2:3], f"{family.case}: tokens change in chunks of 1"
-    tight = {"num_pages": TIGHT, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
+    tight = {"page_size": 16, "num_pages": TIGHT, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
     for way, swap in ("recompute", 0.0), ("swap", 0.01):
         with _engine(family, **tight, preemption=way, swap_space=swap) as rig:
             assert _answers(rig, prompts) == found, f"{family.case}: tokens change in chunks of 33, by {way}"

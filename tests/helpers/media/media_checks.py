@@ -31,11 +31,11 @@ NEW_TOKENS = 20
 BYTES = range(256)
 """Tokens of answers; the ids after them stand for media in some models, or begin and end them."""
 
-PAGE, ROOMY = 4, 1200
+PAGE, ROOMY = 16, 400
 """Tokens of a page; pages for every seq at once."""
 
-SPARE = 5
-"""Pages beyond the prompts of two seqs, whose answers take five each."""
+SPARE = 1
+"""Pages beyond the prompts of two seqs, whose answers take at least one each."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MediaModel(Protocol):
 
 def check_media_family(model: MediaModel, found: Registry) -> None:
     """Everything that holds for a family, with four engines. Raises AssertionError."""
-    with _engine(model, found, 7, num_pages=ROOMY) as rig:
+    with _engine(model, found, 7, page_size=PAGE, num_pages=ROOMY) as rig:
         prompts = [_prompt(model, found, rig.engine.info, question) for question in model.questions]
         model.check_inputs(prompts)
         _check_logits(model, rig.engine.loaded, prompts)
@@ -85,12 +85,13 @@ def check_media_family(model: MediaModel, found: Registry) -> None:
             _check_adapted(rig, model, prompts, answers)
         _check_prefix_hits(rig, model, found)
         _check_dummy_input(rig.engine.loaded)
-    with _engine(model, found, 1, num_pages=ROOMY) as rig:
+    with _engine(model, found, 1, page_size=PAGE, num_pages=ROOMY) as rig:
         _same(_answers(rig, prompts[:2]), answers[:2], "in chunks of 1")
     order = [len(prompts) - 1, *range(len(prompts) - 1)]
     pages = sum(-(-len(prompts[i].token_ids) // PAGE) for i in order[:2]) + SPARE
     for way, swap in ("recompute", 0.0), ("swap", 0.02):
-        settings = {"num_pages": pages, "enable_prefix_caching": False, "preemption": way, "swap_space": swap}
+        room = {"page_size": PAGE, "num_pages": pages, "enable_prefix_caching": False}
+        settings = {**room, "preemption": way, "swap_space": swap}
         with _engine(model, found, 33, **settings) as rig:
             _same(_answers(rig, [prompts[i] for i in order]), [answers[i] for i in order], f"by {way}")
             assert total_preemptions(rig)[way == "swap"] > 0, f"no seq was preempted by {way}"

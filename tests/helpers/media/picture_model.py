@@ -128,7 +128,7 @@ class PictureModel:
         pictures, mark = self._pictures, self.family.marker
         return [
             *([Question("no picture, but a text")] if self.family.text_only else []),
-            Question(f"{mark}first of all pictures", {"image": [pictures[0]]}),
+            Question(f"{mark}the first of all pictures", {"image": [pictures[0]]}),
             Question(f"what is at the end? {mark}", {"image": [pictures[1]]}),
             Question(f"this {mark} and {mark}, again {mark}.", {"image": [pictures[2], pictures[0], pictures[3]]}),
         ]
@@ -139,8 +139,8 @@ class PictureModel:
         first, mark = self._pictures[0], self.family.marker
         return [
             *(self.questions[:1] if self.family.prefix else []),
-            Question(f"{mark}first of none, then more", {"image": [first]}),
-            Question(f"{mark}first of all pictures", {"image": [picture(9, *first.size)]}),
+            Question(f"{mark}the first of none, then more", {"image": [first]}),
+            Question(f"{mark}the first of all pictures", {"image": [picture(9, *first.size)]}),
         ]
 
     def check_inputs(self, prompts: Sequence[Prompt]) -> None:
