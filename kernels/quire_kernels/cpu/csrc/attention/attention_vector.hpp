@@ -15,16 +15,19 @@ namespace quire {
 //   HAS_HEIGHT: `set_height` gets the number of lines before each block.
 //   BANDS: lines come in bands (`attend_bands`).
 //
-// This kernel uses vectors; four lines at a time share what is loaded.
+// This kernel uses vectors.
 template <class T>
 struct VectorLines {
   using X = RowElement<T>;
   static constexpr int P = PER_UNIT<T>;
-  // Vectors of sums of each line: so many that multiply-adds need not wait for each other, and that there are registers.
+  // Lines that share what is loaded, and vectors of sums of each: so many that multiply-adds need not wait for each other, and
+  // that there are registers.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  static constexpr int at_once(int lines) { return 4 / lines; }  // in two of 16 registers each
+  static constexpr int LINES_AT_ONCE = 6;
+  static constexpr int at_once(int lines) { return std::max(1, 4 / lines); }  // in two of 16 registers each
   static void prefetch(const void* at) { prefetch_l2(at); }  // which can wait for more lines at once than the first level
 #else
+  static constexpr int LINES_AT_ONCE = 4;
   static constexpr int at_once(int) { return 4; }
   static void prefetch(const void* at) { prefetch_l1(at); }
 #endif
@@ -56,7 +59,7 @@ struct VectorLines {
         U16 k[COUNT];
 #pragma GCC unroll 4
         for (int g = 0; g < COUNT; g++) k[g] = factor<T>(load_units(keys[g] + u * GROUP * P), i);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int l = 0; l < LINES; l++) {
           const U16 a = same_unit(q + l * dim + u * P + i);
 #pragma GCC unroll 4
@@ -95,7 +98,7 @@ struct VectorLines {
           U16 v[VECTORS];
 #pragma GCC unroll 4
           for (int i = 0; i < VECTORS; i++) v[i] = factor<T>(load_units(row + i * LANES * P), part);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int l = 0; l < LINES; l++) {
             const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P + part);
 #pragma GCC unroll 4
@@ -118,10 +121,10 @@ struct VectorLines {
 
   void scores(Scratch<T>& mine, int64_t at, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
     const X* q = mine.q.data() + at * dim;
-    each_tile_of<4>(lines, [&](int64_t l, auto count) { scores_of<count>(q + l * dim, dim, b, s + l * BLOCK); });
+    each_tile_of<LINES_AT_ONCE>(lines, [&](int64_t l, auto count) { scores_of<count>(q + l * dim, dim, b, s + l * BLOCK); });
   }
   void values(const X* w, const float*, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
-    each_tile_of<4>(lines, [&](int64_t l, auto count) { add_values<count>(w + l * BLOCK, b, stride, o + l * stride); });
+    each_tile_of<LINES_AT_ONCE>(lines, [&](int64_t l, auto count) { add_values<count>(w + l * BLOCK, b, stride, o + l * stride); });
   }
 };
 
