@@ -62,11 +62,11 @@ async def test_loads_and_unloads_are_recorded_with_their_outcome_and_without_sec
 @pytest.mark.parametrize(
     ("details", "hidden"),
     [
-        ({"settings": {"api_key": "abc"}}, "abc"),
-        ({"password": "abc", "max_tokens": 5}, "abc"),
-        ({"model": "https://user:abc@host/x"}, "abc"),
-        ({"model": "https://host/x?access_token=abc&a=1"}, "abc"),
-        ({"list": [{"key": "abc"}]}, "abc"),
+        ({"settings": {"api_key": "xyz"}}, "xyz"),
+        ({"password": "xyz", "max_tokens": 5}, "xyz"),
+        ({"model": "https://user:xyz@host/x"}, "xyz"),
+        ({"model": "https://host/x?access_token=xyz&a=1"}, "xyz"),
+        ({"list": [{"key": "xyz"}]}, "xyz"),
         ({"note": "sent Bearer abcdefgh"}, "abcdefgh"),
         ({"error": "key sk-abcdefgh is wrong"}, "abcdefgh"),
     ],
