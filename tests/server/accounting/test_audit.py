@@ -33,7 +33,8 @@ async def test_loads_and_unloads_are_recorded_with_their_outcome_and_without_sec
         await client.post("/v1/unload_model", json={"name": "late", "force": True})
         await client.post("/v1/unload_model", json={"name": "none"})
         await client.post("/v1/unload_lora_adapter", json={"lora_name": "style"})
-        await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})  # is written after the entries
+        response = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        assert response.status_code == 200  # its usage was written, after the entries
         shown = (await client.get("/v1/audit")).json()["data"]
         first = (await client.get("/v1/audit?limit=2")).json()
         second = (await client.get(f"/v1/audit?limit=2&page={first['next_page']}&action=unload_model")).json()
@@ -96,6 +97,7 @@ async def test_sleep_aliases_and_settings_that_are_read_again_are_recorded(tmp_p
     async with http(app) as client:
         await client.post("/sleep?level=1")
         await client.post("/wake_up?model=none")
+        await client.post("/wake_up")
         await client.post("/v1/model_aliases", json={"alias": "short", "model": "tiny"})
         await client.delete("/v1/model_aliases?alias=short")
         await client.post("/v1/reload")
@@ -105,6 +107,7 @@ async def test_sleep_aliases_and_settings_that_are_read_again_are_recorded(tmp_p
     assert [(row["action"], row["target"], row["outcome"].split(":")[0]) for row in shown[::-1]] == [
         ("sleep", "*", "ok"),
         ("wake_up", "none", "NotFound"),
+        ("wake_up", "*", "ok"),
         ("set_alias", "short", "ok"),
         ("remove_alias", "short", "ok"),
         ("reload", "settings", "BadRequest"),
