@@ -76,7 +76,8 @@ struct VectorLines {
   static void scores_of(const X* q, int64_t dim, const Block<T>& block, float* scores) {
     const int groups = block.groups() <= GROUPS / 2 ? GROUPS / 2 : GROUPS;
     constexpr int AT_ONCE = std::min(GROUPS / 2, at_once(LINES));
-    if (at_once(LINES) == GROUPS && groups == GROUPS) return scores_of_groups<LINES, GROUPS>(q, dim, block, 0, scores);
+    if constexpr (at_once(LINES) == GROUPS)
+      if (groups == GROUPS) return scores_of_groups<LINES, GROUPS>(q, dim, block, 0, scores);
     for (int g = 0; g < groups; g += AT_ONCE) scores_of_groups<LINES, AT_ONCE>(q, dim, block, g, scores);
   }
 

@@ -6,6 +6,7 @@
 
 namespace quire {
 
+// With six rows and more, panels that are decompressed to memory are faster.
 constexpr int64_t FEW_COMPRESSED_ROWS = 5;
 // Passes over a panel. There are registers for the sums of two rows and both parts.
 constexpr int passes_of(int64_t rows) { return rows <= 2 ? 1 : 2; }
@@ -66,7 +67,8 @@ template <int ROWS, int PARTS = 2 / passes_of(ROWS)>
     for (F16& sum : part) sum = zero();
   RowPositions<ROWS> rows(x, stride * 4);
   for (int64_t u = 0; u < units; u += 2, stream.at += PARTS * stream.step, queue.at += 2 * queue.step) {
-    for (int64_t line = 0; line < 64 * (1 + PARTS); line += 64)  // two passes prefetch the next panel, which the first level cannot keep
+    // two passes prefetch the next panel, which the first level cannot keep beside this one
+    for (int64_t line = 0; line < 64 * (1 + PARTS); line += 64)
       PARTS == 2 ? prefetch_l1(stream.at + line) : prefetch_l2(stream.at + line);
     prefetch_l2(queue.at);
     prefetch_l2(queue.at + queue.step);
