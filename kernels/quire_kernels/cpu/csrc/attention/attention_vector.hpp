@@ -25,21 +25,19 @@ struct VectorLines {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   static constexpr int LINES_AT_ONCE = 6;
   static constexpr int at_once(int lines) { return std::max(1, 4 / lines); }  // in two of 16 registers each
-  static void prefetch(const void* at) { prefetch_l2(at); }  // which can wait for more lines at once than the first level
 #else
   static constexpr int LINES_AT_ONCE = 4;
   static constexpr int at_once(int) { return 4; }
-  static void prefetch(const void* at) { prefetch_l1(at); }
 #endif
   static constexpr bool COPIES = false, BYTES = false, PREFETCHES_BY_HEAD = true, HAS_HEIGHT = false, BANDS = false;
 
   // Prefetches two cache lines of a group's keys and two of its values, of those that are read next. Keys and
   // values are prefetched in parallel and evenly during the computation: two streams get more bandwidth than one,
-  // and continuous requests more than bursts.
+  // and continuous requests more than bursts; to the second level, which can wait for more lines at once than the first.
   static void prefetch_two(const Block<T>& block, int group, int64_t line) {
     constexpr int64_t LINE = LANES * P;
     const T *keys = block.next_keys[group] + line * LINE, *values = block.next_values[group] + line * LINE;
-    prefetch(keys), prefetch(keys + LINE), prefetch(values), prefetch(values + LINE);
+    prefetch_l2(keys), prefetch_l2(keys + LINE), prefetch_l2(values), prefetch_l2(values + LINE);
   }
 
   // q [lines, dim] · keys -> scores [lines, BLOCK], of COUNT groups from `first` on; missing ones repeat the last.
