@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,12 @@ gc.set_threshold(20_000, 20, 10)
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
+
+
+def pytest_configure() -> None:
+    """nohup has SIGHUP ignored, and the servers that tests start would inherit that; they do not inherit a handler."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_collection_finish() -> None:

@@ -22,7 +22,7 @@ ALL: Sequence[str] = tuple(str(kind) for kind in KINDS)
 HYBRID, LATENT = ({case.architecture: case.config for case in cases.CASES} for cases in (hybrid_cases, latent_cases))
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 512}
 NEOX = {"rotary_pct": 0.25, "num_key_value_heads": 4}
-TIGHT = {"num_pages": 24, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
+TIGHT = {"num_pages": 6, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
 PROMPTS = [*prompts_of(2), [7]]
 
 

@@ -70,7 +70,7 @@ def asked(model: Model, found: Registry) -> list[tuple[Prompt, list[int]]]:
 def test_greedy_tokens_are_those_of_transformers_in_one_batch_however_it_is_cut(
     model: Model, found: Registry, asked: list[tuple[Prompt, list[int]]], max_tokens: int
 ) -> None:
-    with rig_of(model.folder, found, max_num_batched_tokens=max_tokens, num_pages=400) as rig:
+    with rig_of(model.folder, found, max_num_batched_tokens=max_tokens, num_pages=100) as rig:
         for _ in range(2):  # the second time pages are found
             ids = [rig.add(prompt, greedy(32, ignore_eos=True)) for prompt, _ in asked]
             answers = rig.drain()

@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(model: Model, found: Registry) -> Iterator[Rig]:
-    with rig_of(model.folder, found, dtype="float32", num_pages=400) as made:
+    with rig_of(model.folder, found, dtype="float32", num_pages=100) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def test_answers_are_those_of_the_reference_however_the_prompt_is_cut(
     model: Model, found: Registry, max_tokens: int
 ) -> None:
     shown = [picture(seed, *size) for seed, size in enumerate(SIZES[:2])]
-    with rig_of(model.folder, found, dtype="float32", max_num_batched_tokens=max_tokens, num_pages=400) as rig:
+    with rig_of(model.folder, found, dtype="float32", max_num_batched_tokens=max_tokens, num_pages=100) as rig:
         both = model.prompt(found, rig.engine.info, "<|image_1|><|image_2|>?", *shown)
         text = model.prompt(found, rig.engine.info, "no picture")
         ids = [rig.add(prompt, greedy(16, ignore_eos=True)) for prompt in (both, text)]
@@ -221,7 +221,7 @@ def test_an_adapter_of_every_part_gives_the_answers_of_the_merged_model(model: M
 
     answers = []
     for folder, adapters in ((model.folder, ("tuned",)), (merged, ()), (model.folder, ())):
-        with rig_of(folder, found, dtype="float32", num_pages=200) as rig:
+        with rig_of(folder, found, dtype="float32", num_pages=50) as rig:
             if adapters:
                 rig.engine.load_adapter("tuned", made)
             prompt = model.prompt(found, rig.engine.info, "a <|image_1|>?", picture(1))

@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(model: Model) -> Iterator[Rig]:
-    with rig_of(model.folder, registry.load(None), num_pages=200) as made:
+    with rig_of(model.folder, registry.load(None), num_pages=50) as made:
         yield made
 
 

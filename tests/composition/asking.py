@@ -27,14 +27,12 @@ Others = Callable[[random.Random, int], tuple[Asked, Mapping[str, Any]]]
 
 @contextmanager
 def rigs_of(folder: Path, found: Registry, prepare: Callable[[Rig], None] = lambda rig: None) -> Iterator[Rigs]:
-    """Engines by their settings, made when first needed, each put through `prepare`. Their pages have the size of those
-    of users, for which blocks are compiled.
-    """
+    """Engines by their settings, made when first needed, each put through `prepare`."""
     made: list[Rig] = []
 
     @cache
     def rig(settings: str) -> Rig:
-        made.append(make_rig(folder, found, launch_thread, **{"page_size": 16, **json.loads(settings)}))
+        made.append(make_rig(folder, found, launch_thread, **json.loads(settings)))
         prepare(made[-1])
         return made[-1]
 

@@ -228,14 +228,14 @@ def _broken(*_: Any) -> Any:
 
 def test_a_cache_too_small_for_the_length_asked_for_stops_the_start(folder: Path) -> None:
     said = "has 8 pages of 4 tokens .*--max-model-len 100 needs 25 .*or lower --max-model-len to 32"
-    with pytest.raises(ConfigError, match=said), rig_of(folder, num_pages=8, max_model_len=100):
+    with pytest.raises(ConfigError, match=said), rig_of(folder, page_size=4, num_pages=8, max_model_len=100):
         pass
 
 
 def test_a_length_that_was_not_asked_for_is_reduced_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with rig_of(folder, num_pages=8) as rig:
+    with rig_of(folder, num_pages=2) as rig:
         assert rig.engine.info.max_model_len == 32
         assert "no sequence can be longer than 32 tokens" in caplog.text
         assert len(rig.tokens([[1]], greedy(None, ignore_eos=True))[0]) == 31

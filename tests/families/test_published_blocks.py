@@ -182,7 +182,7 @@ def test_phi3_small_never_says_a_token_without_text(tmp_path: Path) -> None:
     model = Phi3Small({**PHI, "gegelu_limit": 20.0, "dummy_token_indices": list(range(0, VOCAB, 2))})
     write(tmp_path, model.c, model.state)
     byte_tokenizer(tmp_path)
-    with rig_of(tmp_path, plugins(), num_pages=40) as rig:
+    with rig_of(tmp_path, plugins(), num_pages=10) as rig:
         answer = rig.add([72, 105], greedy(20, ignore_eos=True))
         assert all(token % 2 for token in rig.drain()[answer, 0].token_ids)
 

@@ -101,9 +101,7 @@ def test_encoder_decoders_of_text_answer_as_one_process(architecture: str, tmp_p
         found = rig.drain()
         return [found[request_id, 0].token_ids for request_id in ids]
 
-    one, several = on_one_and_several(
-        tmp_path, plugins(), answers, {"tensor_parallel_size": size}, page_size=16, num_pages=60
-    )
+    one, several = on_one_and_several(tmp_path, plugins(), answers, {"tensor_parallel_size": size}, num_pages=60)
     assert several == one
     assert one[0] == model.greedy(TEXTS[0], count=16)
 
@@ -113,6 +111,6 @@ def test_whisper_answers_as_one_process(name: str, size: int, tmp_path: Path) ->
     model = WhisperModel(tmp_path, **SPEECH[name])
     asked = asked_of(model, plugins())
     _, several = on_one_and_several(
-        tmp_path, plugins(), lambda rig: answers_of(rig, asked), {"tensor_parallel_size": size}, num_pages=400
+        tmp_path, plugins(), lambda rig: answers_of(rig, asked), {"tensor_parallel_size": size}, num_pages=100
     )
     assert several == [tokens for _, tokens in asked]

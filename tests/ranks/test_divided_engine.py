@@ -75,7 +75,7 @@ def test_preempted_sequences_go_on(llama: Path, way: dict[str, Any], ranks: dict
         found = rig.tokens(prompts, greedy(24, ignore_eos=True))
         return found, sum(total_preemptions(rig))
 
-    one, two = on_one_and_several(llama, plugins(), answers, ranks, page_size=16, num_pages=7, max_model_len=80, **way)
+    one, two = on_one_and_several(llama, plugins(), answers, ranks, num_pages=7, max_model_len=80, **way)
     assert two == one
     assert one[1] > 0
 

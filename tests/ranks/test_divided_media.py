@@ -24,7 +24,6 @@ PICTURES, SOUNDS = picture_families(), sound_families()
 def check(model: MediaModel) -> None:
     settings = {
         **model.settings,
-        "page_size": 16,
         "num_pages": 150,
         "max_num_batched_tokens": max(33, model.least_step),
     }

@@ -230,7 +230,7 @@ def test_plans_fail_beside_preempted_sequences(
     """Rows are computed again, although plans that were sent meanwhile have moved pages to host memory and back."""
     caplog.set_level(logging.CRITICAL)
     prompts = [random_ids(Random(i), 5 + 3 * i) for i in range(7)]
-    settings = {"num_pages": 40, "max_model_len": 80, "preemption": "swap", "swap_space": 0.01}
+    settings = {"num_pages": 12, "max_model_len": 80, "preemption": "swap", "swap_space": 0.01}
     with rig_of(llama, plugins()) as rig:
         wanted = rig.tokens(prompts, greedy(40, ignore_eos=True))
     original, failed = StageFlow.send, set[int]()

@@ -30,7 +30,7 @@ def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def rig(kit: Kit) -> Iterator[Rig]:
     found = registry.load(None, enable_lora=True)
-    with rig_of(kit.model.folder, found, max_num_batched_tokens=29, num_pages=900) as made:
+    with rig_of(kit.model.folder, found, max_num_batched_tokens=29, num_pages=225) as made:
         for name, folder in kit.folders.items():
             made.engine.load_adapter(name, folder)
         yield made

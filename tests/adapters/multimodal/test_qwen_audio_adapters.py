@@ -17,7 +17,7 @@ ASKED = [PROMPTS[0], PROMPTS[2], PROMPTS[5]]
 def test_adapters_of_all_parts_give_what_peft_gives_beside_the_base(tmp_path: Path) -> None:
     kit = Kit(tmp_path, ("all", "tower", "projector", "text"))
     found = registry.load(["qwen-audio"], enable_lora=True)
-    with rig_of(kit.model.folder, found, max_num_batched_tokens=37, num_pages=900) as rig:
+    with rig_of(kit.model.folder, found, max_num_batched_tokens=37, num_pages=225) as rig:
         for name, folder in kit.folders.items():
             rig.engine.load_adapter(name, folder)
         asked = {}

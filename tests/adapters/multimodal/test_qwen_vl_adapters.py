@@ -54,7 +54,7 @@ def test_adapters_of_all_parts_give_what_peft_gives_beside_the_base(architecture
     base = tiny(architecture, tmp_path / "base")
     kinds = {name: adapted(base, tmp_path / name, i, ADAPTERS[name]) for i, name in enumerate(ADAPTERS)}
     found = registry.load(["qwen-vl"], enable_lora=True)
-    with rig_of(base.folder, found, max_num_batched_tokens=29, num_pages=900) as rig:
+    with rig_of(base.folder, found, max_num_batched_tokens=29, num_pages=225) as rig:
         inputs = MultimodalProcessor(found, rig.engine.info, Tokenizer.load(base.folder))
         for name in kinds:
             rig.engine.load_adapter(name, tmp_path / name)

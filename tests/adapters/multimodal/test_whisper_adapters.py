@@ -93,7 +93,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
 )
 def rig(request: pytest.FixtureRequest, kit: Kit) -> Iterator[Rig]:
     found = registry.load(None, enable_lora=True)
-    with rig_of(kit.model.folder, found, num_pages=900, **request.param) as made:
+    with rig_of(kit.model.folder, found, num_pages=225, **request.param) as made:
         for name, folder in kit.folders.items():
             made.engine.load_adapter(name, folder)
         yield made

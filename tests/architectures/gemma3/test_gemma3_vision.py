@@ -61,7 +61,7 @@ def test_a_prefix_that_is_found_may_end_inside_a_picture(narrow: Model, found: R
 def test_answers_are_those_of_transformers_when_seqs_are_preempted(
     narrow: Model, found: Registry, swap_space: float
 ) -> None:
-    with rig_of(narrow.folder, found, num_pages=40, max_num_batched_tokens=23, swap_space=swap_space) as rig:
+    with rig_of(narrow.folder, found, num_pages=10, max_num_batched_tokens=23, swap_space=swap_space) as rig:
         prompts = [seen(narrow, found, rig, f"{'so ' * i}<start_of_image> {i}", i % 3) for i in range(6)]
         ids = [rig.add(prompt, greedy(32, ignore_eos=True)) for prompt in prompts]
         answers = rig.drain()

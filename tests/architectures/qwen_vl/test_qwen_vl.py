@@ -70,7 +70,7 @@ def test_pictures_seen_before_are_found_in_the_cache_and_others_of_their_size_ar
 @pytest.mark.parametrize("settings", [{"preemption": "recompute"}, {"preemption": "swap", "swap_space": 0.01}])
 def test_preemption_changes_nothing(kit: Kit, settings: dict[str, Any]) -> None:
     asked = [ASKED[name] for name in ("one", "several", "both", "none", "video")]
-    with rig_of(kit.folder, kit.found, num_pages=40, max_num_batched_tokens=17, **settings) as rig:
+    with rig_of(kit.folder, kit.found, num_pages=10, max_num_batched_tokens=17, **settings) as rig:
         assert kit.tokens(rig, asked) == kit.expected(asked)
         stats = rig.engine.stats()
     assert stats.num_preemptions_recompute_total + stats.num_preemptions_swap_total > 0

@@ -28,7 +28,7 @@ from quire.records import Registry
 
 
 def test_logits_are_those_of_transformers(model: Model, found: Registry, asked: Asked) -> None:
-    with rig_of(model.folder, found, num_pages=400) as rig:
+    with rig_of(model.folder, found, num_pages=100) as rig:
         ids = [rig.add(prompt, greedy(6, ignore_eos=True, logprobs=-1)) for prompt, _ in asked]
         answers = rig.drain()
     for request_id, (prompt, tokens), (sound, _) in zip(ids, asked, ASKED, strict=True):
@@ -63,14 +63,14 @@ def test_greedy_tokens_are_those_of_transformers_in_one_batch_however_it_is_cut(
 )
 def test_so_are_they_with_other_settings(small: Model, found: Registry, settings: dict[str, Any]) -> None:
     asked = asked_of(small, found)
-    with rig_of(small.folder, found, **{"num_pages": 400, **settings}) as rig:
+    with rig_of(small.folder, found, **{"num_pages": 100, **settings}) as rig:
         assert answers_of(rig, asked) == [tokens for _, tokens in asked]
 
 
 @pytest.mark.parametrize("way", ["recompute", "swap"])
 def test_so_are_they_when_seqs_give_up_their_pages_and_come_back(small: Model, found: Registry, way: str) -> None:
     asked = asked_of(small, found)
-    with rig_of(small.folder, found, num_pages=110, preemption=way, swap_space=1, max_num_batched_tokens=300) as rig:
+    with rig_of(small.folder, found, num_pages=28, preemption=way, swap_space=1, max_num_batched_tokens=300) as rig:
         assert answers_of(rig, asked) == [tokens for _, tokens in asked]
         stats = rig.engine.stats()
     counts = {"recompute": stats.num_preemptions_recompute_total, "swap": stats.num_preemptions_swap_total}

@@ -72,7 +72,7 @@ def test_preemption_and_forks_keep_the_adapter(
 ) -> None:
     params = SamplingParams(n=3, seed=1, max_tokens=14, ignore_eos=True)
     beams = BeamSearchParams(beam_width=2, max_tokens=6, ignore_eos=True)
-    small = {"num_pages": 18, "enable_prefix_caching": False}
+    small = {"num_pages": 5, "enable_prefix_caching": False}
     with rig_of(folder, kit.registry, **small) as rig, rig_of(merged["a"]) as other:
         load_all(rig, adapters)
         ids = [ask(rig, PROMPT, "a", one) for one in (params, beams)]

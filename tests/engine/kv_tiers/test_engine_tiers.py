@@ -75,7 +75,7 @@ def test_pages_that_are_missing_in_the_middle_are_computed(model: Path, expected
 
 
 def test_host_memory_has_what_the_device_has_no_room_for(model: Path, expected: list[int]) -> None:
-    with rig_of(model, num_pages=40, kv_offloading_size=0.01) as rig:
+    with rig_of(model, page_size=4, num_pages=40, kv_offloading_size=0.01) as rig:
         asked(rig)
         for seed in range(4):
             asked(rig, random_ids(random.Random(seed + 10), 100))
@@ -88,7 +88,7 @@ def test_many_prompts_at_once_in_little_memory_get_their_answers(model: Path) ->
     prompts = [random_ids(random.Random(seed % 6), 60 + seed) for seed in range(18)]
     with kept(model) as rig:
         expected = rig.tokens(prompts, greedy(10, ignore_eos=True))
-    with kept(model, num_pages=48, kv_offloading_size=0.01, preemption="recompute") as rig:
+    with kept(model, num_pages=12, kv_offloading_size=0.01, preemption="recompute") as rig:
         assert rig.engine._tiers.flush(60)
         for _ in range(3):
             assert rig.tokens(prompts, greedy(10, ignore_eos=True)) == expected
@@ -148,7 +148,7 @@ def test_two_engines_share_a_folder_that_is_too_small_for_both(model: Path, tmp_
         expected = rig.tokens(prompts, greedy(6, ignore_eos=True))
     limit, wrong = 150_000, list[Any]()
     rigs = [
-        make_rig(model, kv_disk=str(tmp_path), kv_disk_bytes=limit, num_pages=40, max_num_batched_tokens=96)
+        make_rig(model, kv_disk=str(tmp_path), kv_disk_bytes=limit, num_pages=10, max_num_batched_tokens=96)
         for _ in range(2)
     ]
 

@@ -48,7 +48,7 @@ def keys(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ..
 
 def test_keys_are_of_the_content_of_a_checkpoint(model: Path, keys: tuple[str, ...], tmp_path: Path) -> None:
     copy = shutil.copytree(model, tmp_path / "copy")
-    with kept(copy, kv_disk=str(tmp_path / "kv"), num_pages=200, page_size=16, max_num_seqs=3) as rig:
+    with kept(copy, kv_disk=str(tmp_path / "kv"), num_pages=200, max_num_seqs=3) as rig:
         assert keys_of(rig) == keys
     shutil.copy(tiny_llama(tmp_path / "other", seed=1) / "model.safetensors", copy / "model.safetensors")
     with kept(copy, kv_disk=str(tmp_path / "kv")) as rig:

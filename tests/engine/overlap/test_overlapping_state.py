@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from overlap_rig import PretendedDevice, answers_of, asked, check_answers
 
 PROMPTS = related_prompts(9, seed=3)
-SMALL: dict[str, Any] = {"num_pages": 20, "max_num_seqs": 6, "max_model_len": 80, "max_num_batched_tokens": 24}
+SMALL: dict[str, Any] = {"num_pages": 5, "max_num_seqs": 6, "max_model_len": 80, "max_num_batched_tokens": 24}
 CHECKPOINTS: dict[str, Any] = {"num_state_checkpoints": 5, "state_checkpoint_interval": 1}
 SWAPPING: dict[str, Any] = {"preemption": "swap", "swap_space": 0.01}
 
@@ -52,18 +52,18 @@ def test_the_drawn_requests_reached_everything(rigs: list[Rig], device: Pretende
     assert swapping.num_preemptions_swap_total > 2
     for stats in (recomputing, swapping):
         assert stats.state is not None
-        assert stats.state.num_checkpoints_total > 50
-        assert stats.state.num_hits_total > 10
+        assert stats.state.num_checkpoints_total > 15
+        assert stats.state.num_hits_total > 4
 
 
 def test_checkpoints_of_generated_tokens_are_found(rigs: list[Rig]) -> None:
     for rig in rigs[1:]:
         prompt = random_ids(random.Random(1), 11)
-        answer = rig.tokens([prompt], greedy(14, ignore_eos=True))[0]
+        answer = rig.tokens([prompt], greedy(24, ignore_eos=True))[0]
         more = [*prompt, *answer, 7]
         request_id = rig.add(more, greedy(3, ignore_eos=True))
         found = rig.drain()[request_id, 0]
-        assert found.deltas[0].num_cached_tokens == 24
+        assert found.deltas[0].num_cached_tokens == 32
         check_greedy(rig, more, found.token_ids)
 
 

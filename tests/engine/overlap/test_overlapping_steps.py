@@ -20,7 +20,7 @@ from quire.hooks import registry
 
 PROMPTS = related_prompts(9, seed=3)
 ASKED = asked(PROMPTS, [None, None, "a", "b"])
-SMALL: dict[str, Any] = {"num_pages": 20, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
+SMALL: dict[str, Any] = {"num_pages": 5, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
 
 
 @dataclass

@@ -26,5 +26,5 @@ def llama(models: Any) -> Model:
 @pytest.fixture(scope="module")
 def roomy(llama: Model) -> Iterator[Rig]:
     """An engine in which nothing is preempted."""
-    with rig_of(llama.folder, page_size=16, num_pages=750) as rig:
+    with rig_of(llama.folder, num_pages=750) as rig:
         yield rig

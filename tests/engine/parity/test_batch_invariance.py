@@ -170,7 +170,7 @@ def test_no_bit_of_an_answer_depends_on_its_neighbours(
     """Each subject alone in one engine, with nothing cached, and in the neighbourhoods of another engine."""
     case, rng, adapted = CASES[name], random.Random(name), name == "adapters"
     asked, plugins = subjects(adapted, case.length), registry.load(None, enable_lora=True) if adapted else None
-    settings = {"dtype": "bfloat16", "page_size": 16, "num_pages": 400, "max_num_batched_tokens": 512, **case.settings}
+    settings = {"dtype": "bfloat16", "num_pages": 400, "max_num_batched_tokens": 512, **case.settings}
     adapters = {each: write_adapter(tmp_path / each, i) for i, each in enumerate("ab") if adapted}
 
     def started(rig: Rig) -> Rig:

@@ -72,16 +72,14 @@ def subject() -> list[int]:
 @pytest.fixture(scope="module")
 def alone(llama: Model, subject: list[int]) -> dict[str, list[int]]:
     """Outputs of a new engine: prompts in one chunk, nothing cached."""
-    with rig_of(
-        llama.folder, page_size=16, num_pages=750, max_num_batched_tokens=512, enable_prefix_caching=False
-    ) as rig:
+    with rig_of(llama.folder, num_pages=750, max_num_batched_tokens=512, enable_prefix_caching=False) as rig:
         return outputs(rig, subject)
 
 
 def test_an_answer_is_the_same_alone_and_among_32_others(
     llama: Model, subject: list[int], alone: dict[str, list[int]]
 ) -> None:
-    with rig_of(llama.folder, page_size=16, num_pages=750, max_num_batched_tokens=64) as rig:
+    with rig_of(llama.folder, num_pages=750, max_num_batched_tokens=64) as rig:
         assert outputs(rig, subject, company=32) == alone
         assert total_preemptions(rig) == (0, 0)
 
@@ -90,7 +88,7 @@ def test_an_answer_is_the_same_alone_and_among_32_others(
 def test_an_answer_is_the_same_when_seqs_are_preempted(
     llama: Model, subject: list[int], alone: dict[str, list[int]], swap: float
 ) -> None:
-    with rig_of(llama.folder, page_size=16, num_pages=20, max_num_batched_tokens=64, swap_space=swap) as rig:
+    with rig_of(llama.folder, num_pages=20, max_num_batched_tokens=64, swap_space=swap) as rig:
         assert outputs(rig, subject, company=32, seed=1) == alone
         recomputed, swapped = total_preemptions(rig)
     assert swapped > 20 if swap else recomputed > 20
@@ -100,16 +98,14 @@ def test_an_answer_is_the_same_when_seqs_are_preempted(
 def test_an_answer_is_the_same_however_its_prompt_is_cut(
     llama: Model, subject: list[int], alone: dict[str, list[int]], budget: int
 ) -> None:
-    with rig_of(
-        llama.folder, page_size=16, num_pages=750, max_num_batched_tokens=budget, enable_prefix_caching=False
-    ) as rig:
+    with rig_of(llama.folder, num_pages=750, max_num_batched_tokens=budget, enable_prefix_caching=False) as rig:
         assert outputs(rig, subject) == alone
 
 
 def test_an_answer_is_the_same_when_its_prompt_is_cached(
     llama: Model, subject: list[int], alone: dict[str, list[int]]
 ) -> None:
-    with rig_of(llama.folder, page_size=16, num_pages=750) as rig:
+    with rig_of(llama.folder, num_pages=750) as rig:
         first = outputs(rig, subject)
         before = rig.engine.stats().num_cached_tokens_total
         assert outputs(rig, subject) == first == alone
@@ -119,9 +115,7 @@ def test_an_answer_is_the_same_when_its_prompt_is_cached(
 def test_without_chunked_prefill_answers_are_the_same(
     llama: Model, subject: list[int], alone: dict[str, list[int]]
 ) -> None:
-    with rig_of(
-        llama.folder, page_size=16, num_pages=750, max_num_batched_tokens=64, enable_chunked_prefill=False
-    ) as rig:
+    with rig_of(llama.folder, num_pages=750, max_num_batched_tokens=64, enable_chunked_prefill=False) as rig:
         assert outputs(rig, subject, company=8, seed=2) == alone
 
 
@@ -129,7 +123,7 @@ def test_each_of_n_is_what_its_seed_gives_whatever_happens_to_it(llama: Model, s
     params = SamplingParams(n=5, seed=9, max_tokens=20, ignore_eos=True)
     found = []
     for num_pages, company in ((750, 0), (750, 12), (14, 12)):
-        with rig_of(llama.folder, page_size=16, num_pages=num_pages) as rig:
+        with rig_of(llama.folder, num_pages=num_pages) as rig:
             for other, kind in crowd(company, seed=3):
                 rig.add(other, kind)
             request_id = rig.add(subject, params)
@@ -164,9 +158,7 @@ def test_batch_invariant_engines_give_the_same_bits_in_any_company(
         ({"num_pages": 10, "max_num_batched_tokens": 24, "swap_space": 0.01}, 8),
     ]
     for settings, company in runs:
-        with rig_of(
-            llama.folder, dtype=dtype, batch_invariant=True, **{"page_size": 16, "num_pages": 750, **settings}
-        ) as rig:
+        with rig_of(llama.folder, dtype=dtype, batch_invariant=True, **{"num_pages": 750, **settings}) as rig:
             found.append(bits(rig, prompt, company))
             if company:
                 found.append(bits(rig, prompt, company=0))  # from the prefix cache
@@ -179,7 +171,7 @@ def test_without_the_switch_neighbours_move_logprobs_by_rounding_only(
     """Matrix products may sum in another order when the batch has another size."""
     found = []
     for budget, company in ((512, 0), (64, 16)):
-        with rig_of(llama.folder, page_size=16, num_pages=750, max_num_batched_tokens=budget) as rig:
+        with rig_of(llama.folder, num_pages=750, max_num_batched_tokens=budget) as rig:
             found.append(np.array([row[1] for row in bits(rig, subject, company)]))
     worst = np.abs(found[0] - found[1]).max()
     with capsys.disabled():

@@ -44,7 +44,7 @@ def test_logprobs_are_those_of_the_model(llama: Model, roomy: Rig) -> None:
 @pytest.mark.parametrize("num_pages", [750, 10])
 def test_prompt_logprobs_are_those_of_the_model(llama: Model, num_pages: int) -> None:
     prompts = related_prompts(8, seed=6)
-    with rig_of(llama.folder, page_size=16, num_pages=num_pages) as rig:
+    with rig_of(llama.folder, num_pages=num_pages) as rig:
         rig.tokens(prompts[:2], greedy(4))  # their beginnings are cached now, and must be scored all the same
         ids = [rig.add(prompt, greedy(20, prompt_logprobs=2)) for prompt in prompts]
         answers = rig.drain()
@@ -100,7 +100,7 @@ def test_beam_search_that_may_end_finds_what_transformers_finds(
     eos = llama.generate(tuple(prompts[0]), num_beams=3, max_new_tokens=8)[0][3]
     settings: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12, "eos_token_id": eos, "early_stopping": "never"}
     settings |= {"num_return_sequences": 3, "length_penalty": penalty}
-    with rig_of(with_eos(llama, eos, tmp_path), page_size=16, num_pages=num_pages) as rig:
+    with rig_of(with_eos(llama, eos, tmp_path), num_pages=num_pages) as rig:
         params = BeamSearchParams(beam_width=3, max_tokens=12, length_penalty=penalty)
         ids = [rig.add(prompt, params) for prompt in prompts]
         answers = rig.drain()

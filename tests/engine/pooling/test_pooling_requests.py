@@ -57,8 +57,8 @@ WAYS = {
     "tiny chunks": {"max_num_batched_tokens": 5},
     "no cache": {"enable_prefix_caching": False},
     "whole prompts": {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
-    "recompute": {"num_pages": 40, "preemption": "recompute"},
-    "swap": {"num_pages": 40, "preemption": "swap", "swap_space": 0.01},
+    "recompute": {"num_pages": 10, "preemption": "recompute"},
+    "swap": {"num_pages": 10, "preemption": "swap", "swap_space": 0.01},
     "batch invariant": {"batch_invariant": True},
 }
 

@@ -195,7 +195,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def rig(model: Model) -> Iterator[Rig]:
-    with rig_of(model.folder, registry.load(None), num_pages=200, max_num_batched_tokens=300) as made:
+    with rig_of(model.folder, registry.load(None), num_pages=50, max_num_batched_tokens=300) as made:
         yield made
 
 

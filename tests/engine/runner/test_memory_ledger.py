@@ -87,7 +87,7 @@ def test_a_kv_cache_larger_than_the_machine_is_refused_before_it_is_allocated(fo
 
 
 def test_an_engine_says_what_it_has_reserved(folder: Path) -> None:
-    with rig_of(folder, num_pages=64) as rig:
+    with rig_of(folder, num_pages=16) as rig:
         use = rig.engine.memory
         pool = rig.engine._runner.kv
         assert use.kv_cache == sum(t.numel() * t.element_size() for t in pool.k + pool.v)

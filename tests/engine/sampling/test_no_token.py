@@ -23,7 +23,7 @@ CHOICE = StructuredSpec(kind="choice", source='["aaaa", "aaa"]')
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = make_rig(tiny_llama(tmp_path_factory.mktemp("tiny")), registry.load(None), num_pages=200)
+    made = make_rig(tiny_llama(tmp_path_factory.mktemp("tiny")), registry.load(None), num_pages=50)
     yield made
     made.engine.close()
 

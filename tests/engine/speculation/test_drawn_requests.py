@@ -17,7 +17,7 @@ from quire.params.structured import StructuredSpec
 from quire.types import AdapterRef, WeightedAdapter
 
 PROMPTS = [*related_prompts(8, seed=9), list(b"abcabcabcab"), [7] * 9, list(b"xyxyxyx")]
-SMALL = {"page_size": 16, "num_pages": 8, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
+SMALL = {"num_pages": 8, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
 GRAMMARS = [
     StructuredSpec(kind="regex", source="[a-e]{3,20}"),
     StructuredSpec(kind="regex", source="(ab|ba){2,6}!"),

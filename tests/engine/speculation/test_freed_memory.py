@@ -47,7 +47,6 @@ def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> Non
 
 SIZES: dict[str, Any] = {
     "max_num_seqs": 8,
-    "page_size": 16,
     "num_pages": 16,
     "max_num_batched_tokens": 40,
     "max_model_len": 120,

@@ -28,9 +28,8 @@ REAL = ("Mamba2ForCausalLM", "Qwen3NextForCausalLM", "JambaForCausalLM", "Lfm2Fo
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"max_num_batched_tokens": 5, "max_num_seqs": 4},
-    {"page_size": 16, "num_pages": 10, "preemption": "recompute", "max_num_seqs": 12, "max_model_len": 100},
+    {"num_pages": 10, "preemption": "recompute", "max_num_seqs": 12, "max_model_len": 100},
     {
-        "page_size": 16,
         "num_pages": 10,
         "preemption": "swap",
         "swap_space": 0.01,
@@ -130,7 +129,7 @@ def test_states_go_back_beside_those_of_heads(tmp_path: Path, name: str) -> None
     helped = Helped(outputs_of(expected))
     config: dict[str, Any] = {"method": name, "num_speculative_tokens": 4, "adaptive": False}
     config |= {} if name == "mtp" else {"model": str(random_head(name, tmp_path / "head"))}
-    pools = {"page_size": 16, "num_pages": 10, "max_num_seqs": 12, "max_model_len": 80, "preemption": "recompute"}
+    pools = {"num_pages": 10, "max_num_seqs": 12, "max_model_len": 80, "preemption": "recompute"}
     with rig_of(folder, with_help(registry.load(None), name, helped), speculative_config=config, **pools) as rig:
         assert answers(rig) == expected
         assert min(helped.num_own, helped.num_right) > 50

@@ -86,7 +86,7 @@ def test_forks_and_beams_go_on_from_the_state_of_their_parent(root: Path, kind: 
 def test_preempted_seqs_resume_with_their_state(root: Path, kind: str, preemption: str) -> None:
     swap = {"swap_space": 0.01} if preemption == "swap" else {}
     prompts = related_prompts(8)
-    with hybrid_engine(root, kind, num_pages=34, preemption=preemption, max_model_len=100, **swap) as rig:
+    with hybrid_engine(root, kind, num_pages=9, preemption=preemption, max_model_len=100, **swap) as rig:
         for prompt, tokens in zip(prompts, rig.tokens(prompts, greedy(40, ignore_eos=True)), strict=True):
             check_greedy(rig, prompt, tokens)
         stats = rig.engine.stats()
@@ -117,7 +117,7 @@ def test_requests_with_one_prefix_wait_for_its_checkpoint(root: Path) -> None:
     """W4: many requests at once compute the prefix that they share once, as with attention only."""
     rates = {}
     for kind in ("attention only", "hybrid"):
-        with hybrid_engine(root, kind, num_pages=400, max_num_batched_tokens=256) as rig:
+        with hybrid_engine(root, kind, num_pages=100, max_num_batched_tokens=256) as rig:
             rng = random.Random(7)
             shared = random_ids(rng, 60)
             prompts = [shared + random_ids(rng, 10) for _ in range(24)]

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    made = make_rig(folder, registry.load(None), num_pages=900)
+    made = make_rig(folder, registry.load(None), num_pages=225)
     yield made
     made.engine.close()
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    made = make_rig(folder, registry.load(None), num_pages=900, max_num_batched_tokens=96)
+    made = make_rig(folder, registry.load(None), num_pages=225, max_num_batched_tokens=96)
     yield made
     made.engine.close()
 
@@ -52,7 +52,7 @@ def test_beams_are_the_same_however_they_run(folder: Path, rig: Rig) -> None:
     params = BeamSearchParams(beam_width=3, max_tokens=14, structured=REGEX)
     rig.add(PROMPT, params)
     wanted = sorted(answer.token_ids for answer in rig.drain().values())
-    for settings in ({"num_pages": 40, "preemption": "recompute"}, {"max_num_batched_tokens": 5, "max_num_seqs": 5}):
+    for settings in ({"num_pages": 10, "preemption": "recompute"}, {"max_num_batched_tokens": 5, "max_num_seqs": 5}):
         small = make_rig(folder, registry.load(None), **settings)
         request = small.add(PROMPT, params)
         for number in range(6):
@@ -135,7 +135,7 @@ def test_constrained_rows_of_two_adapters_and_the_base_are_what_they_are_alone(t
         params = SamplingParams(seed=7, temperature=temperature, max_tokens=24, structured=form)
         return rig.add(PROMPT, params, adapters=() if user is None else (WeightedAdapter(AdapterRef(name=user)),))
 
-    with rig_of(base.folder, registry.load(None, enable_lora=True), enable_prefix_caching=False, num_pages=900) as rig:
+    with rig_of(base.folder, registry.load(None, enable_lora=True), enable_prefix_caching=False, num_pages=225) as rig:
         for name, path in paths.items():
             rig.engine.load_adapter(name, path)
         ids = [ask(rig, row) for row in rows]

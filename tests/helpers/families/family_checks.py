@@ -162,7 +162,7 @@ def _check_tokens(family: Family) -> None:
         pickle.loads(pickle.dumps(rig.engine.loaded.names))  # as processes that compile grammars receive it
     with _engine(family, max_num_batched_tokens=1) as rig:
         assert _answers(rig, prompts[2:3]) == found[2:3], f"{family.case}: tokens change in chunks of 1"
-    tight = {"page_size": 16, "num_pages": TIGHT, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
+    tight = {"num_pages": TIGHT, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
     for way, swap in ("recompute", 0.0), ("swap", 0.01):
         with _engine(family, **tight, preemption=way, swap_space=swap) as rig:
             assert _answers(rig, prompts) == found, f"{family.case}: tokens change in chunks of 33, by {way}"

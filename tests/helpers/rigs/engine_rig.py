@@ -91,13 +91,12 @@ def bundled() -> Registry:
 def make_rig(folder: Path, found: Registry | None = None, launch: Launch | None = None, **settings: Any) -> Rig:
     """float32 on the CPU and steps of 13 tokens, unless `settings` say otherwise. launch: starts ranks.
 
-    Pages have 16 tokens, for which blocks are compiled as they are for users, or 4 if their number is given: then short
-    sequences fill them.
+    Pages have 16 tokens: for shorter ones blocks are not compiled, as they are for users.
     """
     defaults: Mapping[str, Any] = {
         "dtype": "float32",
         "device": "cpu",
-        "page_size": 4 if "num_pages" in settings else 16,
+        "page_size": 16,
         "num_pages": 256,
         "max_num_batched_tokens": 13,
         "max_num_seqs": 40,

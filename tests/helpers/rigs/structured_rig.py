@@ -17,7 +17,7 @@ PROMPT = list(b"Say: ")
 @contextmanager
 def structured_rig(folder: Path, **settings: object) -> Iterator[Rig]:
     """An engine with every back end."""
-    sizes = {"page_size": 16, "num_pages": 1400, "max_num_batched_tokens": 256, "max_num_seqs": 64}
+    sizes = {"num_pages": 1400, "max_num_batched_tokens": 256, "max_num_seqs": 64}
     settings = {"structured_outputs_timeout_s": 200.0, **settings}  # back ends are imported in it, at idle priority
     rig = make_rig(tiny_llama(folder), registry.load(None), **{**sizes, **settings})
     try:

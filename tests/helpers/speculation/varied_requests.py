@@ -29,8 +29,8 @@ SEEDED: list[dict[str, Any]] = [
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"max_num_batched_tokens": 5, "max_num_seqs": 4},
-    {"page_size": 16, "num_pages": 10, "preemption": "recompute", "max_num_seqs": 12},
-    {"page_size": 16, "num_pages": 10, "preemption": "swap", "swap_space": 0.01, "max_num_seqs": 12},
+    {"num_pages": 10, "preemption": "recompute", "max_num_seqs": 12},
+    {"num_pages": 10, "preemption": "swap", "swap_space": 0.01, "max_num_seqs": 12},
     {"max_num_batched_tokens": 512},
     {"batch_invariant": True},
     {"enable_prefix_caching": False, "max_num_batched_tokens": 64},

@@ -23,7 +23,7 @@ from quire.types import Media, Prompt
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"max_num_batched_tokens": 3}, {"max_num_batched_tokens": 512, "page_size": 16}]
+    "settings", [{}, {"max_num_batched_tokens": 3}, {"max_num_batched_tokens": 512, "page_size": 4}]
 )
 def test_logits_equal_those_of_inputs_embeds_however_the_prompt_is_cut(
     folder: Path, found: Registry, prompts: list[Prompt], reference: Any, settings: dict[str, int]
@@ -90,7 +90,7 @@ def test_a_cache_hit_that_ends_within_a_medium_computes_the_rest_of_it(
 def test_preemption_changes_nothing(
     folder: Path, found: Registry, prompts: list[Prompt], reference: Any, settings: dict[str, Any]
 ) -> None:
-    with rig_of(folder, found, num_pages=17, enable_prefix_caching=False, max_num_batched_tokens=7, **settings) as rig:
+    with rig_of(folder, found, num_pages=5, enable_prefix_caching=False, max_num_batched_tokens=7, **settings) as rig:
         ids = [rig.add(prompt, greedy(12, ignore_eos=True)) for prompt in prompts]
         answers = rig.drain()
         stats = rig.engine.stats()
@@ -105,7 +105,7 @@ def test_forks_of_a_prompt_with_media_are_the_same_however_it_is_cut(
     folder: Path, found: Registry, prompts: list[Prompt]
 ) -> None:
     answers = []
-    for settings in ({"max_num_batched_tokens": 5}, {"max_num_batched_tokens": 512, "num_pages": 24}):
+    for settings in ({"max_num_batched_tokens": 5}, {"max_num_batched_tokens": 512, "num_pages": 6}):
         with rig_of(folder, found, **settings) as rig:
             params = SamplingParams(n=3, seed=5, temperature=1.0, max_tokens=9, ignore_eos=True)
             request_id = rig.add(prompts[4], params)  # whose last position is a medium's: each fork computes it

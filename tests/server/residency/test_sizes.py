@@ -25,7 +25,7 @@ def config_of(folder, **changes):
 def test_the_estimate_is_what_the_engine_reserves(folder, changes):
     config = config_of(folder, **changes)
     size = estimate(config)
-    with rig_of(folder, **{**changes, "num_pages": 64, "page_size": 16}) as rig:
+    with rig_of(folder, **{**changes, "num_pages": 64}) as rig:
         memory = rig.engine.memory
     assert size.weights == memory.weights
     assert size.per_token * 64 * 16 == memory.kv_cache

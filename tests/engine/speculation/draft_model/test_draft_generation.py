@@ -66,7 +66,7 @@ def one_by_one(drafter: ModelDrafter, inputs: StepInputs, slots: np.ndarray[Any,
 def test_tokens_are_those_of_a_call_for_each(tmp_path: Path, name: str, dtype: str) -> None:
     architecture, config = MODELS[name]
     folder = tiny_model(tmp_path / "model", architecture, **SIZES, **config)
-    with draft_model_rig(folder, folder, dtype=dtype, page_size=16) as (_, drafter), torch.inference_mode():
+    with draft_model_rig(folder, folder, dtype=dtype) as (_, drafter), torch.inference_mode():
         inputs, slots = first_inputs(drafter._batch.page_size, 8)
         expected = one_by_one(drafter, inputs, slots)
         found = drafter._executor.generate(inputs, slots)

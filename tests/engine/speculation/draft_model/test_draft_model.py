@@ -95,7 +95,7 @@ def proposed(drafter: ModelDrafter, *queries: DraftQuery) -> list[list[int]]:
 def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(tmp_path: Path) -> None:
     folder = tiny_llama(tmp_path / "long", max_position_embeddings=2048)
     long, short = random_ids(random.Random(5), 1400), PROMPTS[0]
-    settings: dict[str, Any] = {"num_pages": 900, "max_num_batched_tokens": 2048}
+    settings: dict[str, Any] = {"num_pages": 225, "max_num_batched_tokens": 2048}
     with rig_of(folder, **settings) as rig:
         wanted = rig.tokens([long, short], greedy(4, ignore_eos=True))
     with draft_model_rig(folder, folder, **settings) as (_, drafter):
@@ -106,7 +106,7 @@ def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(tmp
 
 
 def test_a_sequence_without_pages_gets_no_drafts_until_others_end(folder: Path) -> None:
-    with draft_model_rig(folder, folder, num_pages=12) as (_, drafter):  # 48 tokens
+    with draft_model_rig(folder, folder, num_pages=4) as (_, drafter):  # two sequences
         first, second, third = (query(i, PROMPTS[i][:4] * 5, 20) for i in range(3))
         drafts = proposed(drafter, first, second, third)
         assert [bool(each) for each in drafts] == [True, True, False]

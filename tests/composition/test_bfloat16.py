@@ -1,0 +1,53 @@
+"""In bfloat16 no way of running changes an answer of batch invariant engines, although other sums round otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from composition.asking import PLAIN, Rigs, ask, rigs_of, same
+from composition.features import FEATURES, SETTINGS, Setting
+from engine_rig import Answer
+
+from quire.hooks import registry
+from quire_testing.tiny import tiny_llama
+
+PROMPT = list(b"The quick brown fox jumps over")
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "bfloat16": {},
+    "inputs and cache of 8 bits": {"quantization": "int4", "kv_cache_dtype": "int8"},
+}
+
+OTHER_SUMS = ("pages of 4", "two ranks")
+"""Other kernels compute attention to such pages, and ranks add up parts of sums."""
+
+WAYS = [way for way in SETTINGS if way.name not in OTHER_SUMS]
+
+
+@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
+def rigs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rigs]:
+    """Batch invariant engines by their other settings, made when first needed."""
+    folder = tiny_llama(tmp_path_factory.mktemp("bfloat16") / "tiny", seed=3)
+    always = {"dtype": "bfloat16", "batch_invariant": True, **request.param}
+    with rigs_of(folder, registry.load(None)) as made:
+        yield lambda settings: made({**always, **settings})
+
+
+@pytest.fixture(scope="module")
+def plain(rigs: Rigs) -> dict[str, list[Answer]]:
+    """What each feature gives in the plainest engine, alone."""
+    return {feature.name: ask(rigs(PLAIN.settings), PROMPT, (feature,), ()) for feature in FEATURES}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.name for way in WAYS])
+def test_no_way_of_running_changes_an_answer(rigs: Rigs, plain: dict[str, list[Answer]], way: Setting) -> None:
+    for feature in FEATURES:
+        assert same(ask(rigs(way.settings), PROMPT, (feature,), (way,)), plain[feature.name]), feature.name
+
+
+def test_another_rounding_is_seen(rigs: Rigs, plain: dict[str, list[Answer]]) -> None:
+    (way,) = (way for way in SETTINGS if way.name == "two ranks")
+    changed = [ask(rigs(way.settings), PROMPT, (feature,), (way,)) for feature in FEATURES]
+    assert not all(same(found, plain[feature.name]) for found, feature in zip(changed, FEATURES, strict=True))
