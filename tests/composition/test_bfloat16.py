@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from composition.asking import PLAIN, Rigs, ask, rigs_of, same
 from composition.features import FEATURES, SETTINGS, Setting
-from engine_rig import Answer
+from engine_rig import Answer, greedy
+from lora_rig import Base
 
 from quire.hooks import registry
+from quire.types import AdapterRef, WeightedAdapter
 from quire_testing.tiny import tiny_llama
 
 PROMPT = list(b"The quick brown fox jumps over")
@@ -51,3 +54,20 @@ def test_another_rounding_is_seen(rigs: Rigs, plain: dict[str, list[Answer]]) ->
     (way,) = (way for way in SETTINGS if way.name == "two ranks")
     changed = [ask(rigs(way.settings), PROMPT, (feature,), (way,)) for feature in FEATURES]
     assert not all(same(found, plain[feature.name]) for found, feature in zip(changed, FEATURES, strict=True))
+
+
+def test_adapters_that_other_requests_used_before_change_no_logprob(tmp_path: Path) -> None:
+    base = Base(tmp_path / "llama", "LlamaForCausalLM")
+    folders = {name: base.adapter(name, r=4, target_modules="all-linear") for name in ("one", "two")}
+    found = []
+    with rigs_of(base.folder, registry.load(None, enable_lora=True)) as rigs:
+        for number, first in enumerate(folders, 20):
+            rig = rigs({"dtype": "bfloat16", "batch_invariant": True, "max_num_seqs": number})
+            for name, folder in folders.items():
+                rig.engine.load_adapter(name, folder)
+            for uses in ((first,), tuple(folders)):  # the first adapter used gets the first slot
+                params = greedy(8, ignore_eos=True, logprobs=0)
+                rig.add(PROMPT, params, adapters=tuple(WeightedAdapter(AdapterRef(name=name)) for name in uses))
+                (answer,) = rig.drain().values()
+            found.append([(entry.token_id, entry.logprob) for entry in answer.logprobs])
+    assert found[0] == found[1]

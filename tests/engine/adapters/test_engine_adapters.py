@@ -55,6 +55,19 @@ def test_what_is_bound_has_slot_and_weight_of_each_chunk(benches: Any) -> None:
     assert bench.adapters.mapping.bind_logits([8]) == (None, {})
 
 
+def test_adapters_are_applied_in_order_of_name_whatever_their_slots(benches: Any) -> None:
+    bench = benches(max_loras=3)
+    bench.load("a", "b")
+    for number, names in enumerate((("b",), ("b", "a"))):  # b gets the first slot
+        uses = tuple(WeightedAdapter(AdapterRef(name=name)) for name in names)
+        request = Request(id=f"r{number}", prompt=Prompt(token_ids=(1,)), params=SamplingParams(), adapters=uses)
+        with bench.adapters.acquire(request) as entered:
+            pass
+        assert bench.adapters.try_admit(entered)
+        bench.adapters.mapping.start(NewSeq(number, SamplingParams(), 0, (1,), (), adapters=entered.adapters))
+    assert bench.adapters.mapping.bind_logits([0, 1]) == ((((0, 1.0),), ((1, 1.0), (0, 1.0))), {})
+
+
 NAMES = "abcdef"
 SOME = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)
 MOVES = st.one_of(

@@ -59,7 +59,8 @@ class AdapterMapping:
         for use, adapter in found:
             assert adapter.runtime is not None, "it was read"
             assert adapter.holding_requests, "it has a slot"
-            uses[adapter.runtime] = tuple(sorted((*uses.get(adapter.runtime, ()), (adapter.slot, use.weight))))
+            # in the request's order: sums are rounded after each adapter, and slots depend on other requests
+            uses[adapter.runtime] = (*uses.get(adapter.runtime, ()), (adapter.slot, use.weight))
         self._found[start.seq_id] = found, uses
 
     def end(self, seq_id: int) -> None:
