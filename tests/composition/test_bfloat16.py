@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from composition.asking import PLAIN, Rigs, ask, rigs_of, same
 from composition.features import FEATURES, SETTINGS, Setting
-from engine_rig import Answer, greedy
+from engine_rig import Answer, greedy, rig_of
 from lora_rig import Base
 
 from quire.hooks import registry
@@ -60,14 +60,14 @@ def test_adapters_that_other_requests_used_before_change_no_logprob(tmp_path: Pa
     base = Base(tmp_path / "llama", "LlamaForCausalLM")
     folders = {name: base.adapter(name, r=4, target_modules="all-linear") for name in ("one", "two")}
     found = []
-    with rigs_of(base.folder, registry.load(None, enable_lora=True)) as rigs:
-        for number, first in enumerate(folders, 20):
-            rig = rigs({"dtype": "bfloat16", "batch_invariant": True, "max_num_seqs": number})
+    for first in folders:
+        settings = {"dtype": "bfloat16", "batch_invariant": True}
+        with rig_of(base.folder, registry.load(None, enable_lora=True), **settings) as rig:
             for name, folder in folders.items():
                 rig.engine.load_adapter(name, folder)
-            for uses in ((first,), tuple(folders)):  # the first adapter used gets the first slot
+            for names in ((first,), tuple(folders)):  # the first adapter used gets the first slot
                 params = greedy(8, ignore_eos=True, logprobs=0)
-                rig.add(PROMPT, params, adapters=tuple(WeightedAdapter(AdapterRef(name=name)) for name in uses))
+                rig.add(PROMPT, params, adapters=tuple(WeightedAdapter(AdapterRef(name=name)) for name in names))
                 (answer,) = rig.drain().values()
             found.append([(entry.token_id, entry.logprob) for entry in answer.logprobs])
     assert found[0] == found[1]

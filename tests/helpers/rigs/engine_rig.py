@@ -91,7 +91,7 @@ def bundled() -> Registry:
 def make_rig(folder: Path, found: Registry | None = None, launch: Launch | None = None, **settings: Any) -> Rig:
     """float32 on the CPU and steps of 13 tokens, unless `settings` say otherwise. launch: starts ranks.
 
-    Pages have 16 tokens: for shorter ones blocks are not compiled, as they are for users.
+    Pages have 16 tokens, as those of users. With 4, blocks are not compiled, and torch computes attention.
     """
     defaults: Mapping[str, Any] = {
         "dtype": "float32",
